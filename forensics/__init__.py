@@ -1,0 +1,1 @@
+"""Log analysis and NaN forensics for PyTorch training runs."""

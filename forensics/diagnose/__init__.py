@@ -1,0 +1,1 @@
+"""What went wrong: independent rules over a run, and one verdict."""

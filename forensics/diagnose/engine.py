@@ -1,0 +1,98 @@
+"""``diagnose(run)``: every rule over one run, then the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from forensics.diagnose.finding import Diagnosis, Finding, Outcome, RuleOutcome
+from forensics.diagnose.rule import Rule
+from forensics.diagnose.signals import Signals
+from forensics.errors import UsageError
+from forensics.runlog.run import Run
+
+Overrides = Mapping[str, Mapping[str, Any]]
+"""Thresholds from a config file: by rule id, then by threshold name."""
+
+
+def diagnose(
+    run: Run,
+    *,
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+    thresholds: Overrides | None = None,
+    rules: Sequence[Rule] | None = None,
+) -> Diagnosis:
+    """Run every rule and weigh what they found.
+
+    Args:
+        run: the run to judge.
+        select: ids of the only rules to run (default: all).
+        ignore: ids of rules to leave out.
+        thresholds: settings that replace rules' defaults.
+        rules: the rules to choose from (default: all of ``RULES``).
+
+    Raises:
+        UsageError: a rule id or threshold name that does not exist.
+    """
+    from forensics.diagnose.facts import facts_of
+    from forensics.diagnose.rules import RULES
+    from forensics.diagnose.verdict import weigh
+
+    chosen = _choose(RULES if rules is None else rules, select, ignore)
+    signals = Signals(run)
+    settings = {r.id: _settings(r, (thresholds or {}).get(r.id, {})) for r in chosen}
+    outcomes: list[RuleOutcome] = []
+    findings: list[Finding] = []
+    for rule in chosen:
+        outcome, found = _apply(rule, signals, settings[rule.id])
+        outcomes.append(outcome)
+        findings += found
+    findings.sort(key=lambda f: (-f.severity, f.first_step))
+    verdict = weigh(signals, tuple(findings), tuple(outcomes))
+    return Diagnosis(
+        run=facts_of(signals), verdict=verdict, findings=tuple(findings), rules=tuple(outcomes)
+    )
+
+
+def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, list[Finding]]:
+    """One rule; a rule that crashes is FAILED and silences no other."""
+    reason = rule.why_skipped(signals)
+    if reason:
+        return RuleOutcome(rule=rule.id, outcome=Outcome.SKIPPED, reason=reason), []
+    try:
+        # NaN and Inf are our daily bread: numpy's warnings about them would be noise.
+        with np.errstate(all="ignore"):
+            found = list(rule.find(signals, settings))
+    except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others
+        reason = f"{type(error).__name__}: {error}"
+        return RuleOutcome(rule=rule.id, outcome=Outcome.FAILED, reason=reason), []
+    outcome = Outcome.FIRED if found else Outcome.CLEAR
+    return RuleOutcome(rule=rule.id, outcome=outcome), found
+
+
+def _choose(
+    rules: Sequence[Rule], select: Collection[str], ignore: Collection[str]
+) -> tuple[Rule, ...]:
+    known = {r.id for r in rules}
+    for name in (*select, *ignore):
+        if name not in known:
+            raise UsageError(f"no rule is called {name!r}", hint="`forensics rules` lists them")
+    return tuple(r for r in rules if (not select or r.id in select) and r.id not in ignore)
+
+
+def _settings(rule: Rule, changes: Mapping[str, Any]) -> Any:
+    """The rule's thresholds with a config file's changes."""
+    for name, value in changes.items():
+        default = getattr(rule.defaults, name, None)
+        if default is None:
+            raise UsageError(
+                f"rule {rule.id} has no threshold {name!r}",
+                hint=f"`forensics rules {rule.id}` lists them",
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UsageError(f"threshold {rule.id}.{name} must be a number, not {value!r}")
+    return replace(rule.defaults, **changes)

@@ -1,0 +1,173 @@
+"""What a rule says and what a diagnosis is: small immutable values, printable without the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Severity(IntEnum):
+    """How bad: ``info`` is what a healthy run does now and then; the rest is not healthy."""
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    CRITICAL = 3
+
+    @property
+    def word(self) -> str:
+        """The severity in lower case, as text and JSON print it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A few points of one signal that show what a finding claims.
+
+    Attributes:
+        signal: column or derived series, such as ``loss`` or ``grad_l2_pre_clip / median``.
+        steps: the steps, few enough to print (at most about 12).
+        values: one value a step.
+        threshold: the limit they are held against, if any.
+    """
+
+    signal: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One episode of one fault.
+
+    Attributes:
+        rule: id of the rule.
+        severity: how bad it is.
+        message: one sentence: what happened, with numbers and units.
+        first_step: first step of the episode.
+        last_step: last step; equal to the table's last step when it lasts to the end.
+        subject: parameter, module or file it is about; empty for the whole run.
+        evidence: the points behind it.
+        cause: what usually causes it, fitted to what this run shows.
+        remedy: what to do, fitted to what this run shows.
+    """
+
+    rule: str
+    severity: Severity
+    message: str
+    first_step: int
+    last_step: int
+    subject: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    cause: str = ""
+    remedy: str = ""
+
+
+class Outcome(StrEnum):
+    """What became of one rule on one run."""
+
+    FIRED = "fired"
+    CLEAR = "clear"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleOutcome:
+    """The outcome of one rule; ``reason`` says why it was skipped or how it failed."""
+
+    rule: str
+    outcome: Outcome
+    reason: str = ""
+
+
+class Status(StrEnum):
+    """The verdict in one word."""
+
+    HEALTHY = "healthy"
+    FAULTY = "faulty"
+    UNDECIDED = "undecided"
+    INSUFFICIENT_DATA = "insufficient-data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineEntry:
+    """One line of the chain of events: when, what, and the numbers."""
+
+    when: str
+    title: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One root cause and what followed from it.
+
+    Attributes:
+        status: healthy, faulty, undecided or insufficient data.
+        summary: one or two sentences, the answer at three in the morning.
+        root: index into the findings, or None.
+        consequences: indices the root explains, in order of step.
+        unrelated: indices it does not explain.
+        undecided: what the log cannot tell, each with what would decide it.
+        timeline: lead-up, last healthy step, first bad step, what followed.
+        next_command: one command line that can be pasted; empty when there is none.
+    """
+
+    status: Status
+    summary: str
+    root: int | None = None
+    consequences: tuple[int, ...] = ()
+    unrelated: tuple[int, ...] = ()
+    undecided: tuple[str, ...] = ()
+    timeline: tuple[TimelineEntry, ...] = ()
+    next_command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What the report's first line says about the run.
+
+    Attributes:
+        path: as the user gave it.
+        steps: rows in the log.
+        first_step: first step, or None in an empty log.
+        last_step: last step, or None.
+        source_format: who wrote the log.
+        precision: fp32, fp16, bf16 or empty when unknown.
+        scaler: was a loss scaler at work; None when unknown.
+        clip_threshold: None when unknown or nothing clips.
+        duration_s: wall-clock seconds of all segments, or None.
+        ended: how the run ended, in a clause, or empty.
+        repairs: what the reader mended, a clause each.
+    """
+
+    path: str
+    steps: int
+    first_step: int | None
+    last_step: int | None
+    source_format: str
+    precision: str = ""
+    scaler: bool | None = None
+    clip_threshold: float | None = None
+    duration_s: float | None = None
+    ended: str = ""
+    repairs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that was found out about one run; all renderers take this.
+
+    Attributes:
+        run: the facts of the run.
+        verdict: the answer.
+        findings: most severe first, then by step; the verdict's indices point here.
+        rules: the outcome of every rule, in report order.
+    """
+
+    run: RunFacts
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    rules: tuple[RuleOutcome, ...] = ()

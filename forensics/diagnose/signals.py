@@ -1,0 +1,227 @@
+"""What the rules look at: the run's columns and series derived from them, each computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import numpy as np
+
+from forensics.diagnose.finding import Evidence
+from forensics.diagnose.series import Baseline, baseline, spread_out
+from forensics.runlog.manifest import ScalerPolicy
+from forensics.runlog.run import Run
+from forensics.runlog.schema import SKIP_NONFINITE_LOSS
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+_PART_NAMES = {
+    "params": "per-parameter snapshots",
+    "checkpoints": "checkpoints",
+    "manifest": "run.json",
+    "activations": "activation statistics",
+    "ranks": "per-rank logs (one rank only)",
+}
+
+
+class Signals:
+    """The signals of one run. Arrays have shape (rows,); rows are in ascending order of step.
+
+    Float columns hold NaN where nothing was written; ``present(name)`` tells that from a NaN
+    that was. Everything derived is computed on first use and kept.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.table = run.steps
+
+    # -- the table -------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def step(self) -> IntArray:
+        """Step of each row."""
+        return self.table.step
+
+    @property
+    def last_step(self) -> int:
+        """The last step of the log; 0 in an empty one."""
+        return int(self.step[-1]) if len(self) else 0
+
+    def step_at(self, row: int) -> int:
+        """Step of one row."""
+        return int(self.step[row])
+
+    def has(self, *names: str) -> bool:
+        """Are all these columns there, each with a cell written?"""
+        return all(self.table.has(name) for name in names)
+
+    def present(self, name: str) -> BoolArray:
+        """Where a column was written; all False where there is none."""
+        return self.table.present(name)
+
+    def column(self, name: str) -> FloatArray:
+        """A column as float64; NaN where absent, all NaN where there is no such column."""
+        if name not in self.table:
+            return np.full(len(self), np.nan)
+        return np.asarray(self.table[name], dtype=np.float64)
+
+    def flag(self, name: str) -> BoolArray:
+        """A 0/1 column; False where absent."""
+        if name not in self.table:
+            return np.zeros(len(self), dtype=bool)
+        return np.asarray(self.table[name], dtype=bool)
+
+    def missing(self, needs: Iterable[str], parts: Iterable[str]) -> str:
+        """What a rule needs and this run lacks, for a person to read; empty when nothing."""
+        lacking = [
+            f"{need.replace('|', ' or ')} column"
+            for need in needs
+            if not any(self.has(name) for name in need.split("|"))
+        ]
+        available = {
+            "params": self.run.params is not None,
+            "checkpoints": bool(self.run.checkpoints),
+            "manifest": self.run.manifest is not None,
+            "activations": self.run.activations is not None,
+            "ranks": bool(self.run.ranks),
+        }
+        lacking += [_PART_NAMES[part] for part in parts if not available.get(part, False)]
+        return ", ".join(lacking)
+
+    def evidence(
+        self,
+        signal: str,
+        values: FloatArray,
+        rows: IntArray | list[int],
+        threshold: float | None = None,
+    ) -> Evidence:
+        """Evidence from some rows of a series (at most 12 of them; rows outside are dropped)."""
+        inside = [int(r) for r in rows if 0 <= int(r) < len(self)]
+        picked = spread_out(np.unique(np.asarray(inside, dtype=np.int64)))
+        return Evidence(
+            signal=signal,
+            steps=tuple(int(s) for s in self.step[picked]),
+            values=tuple(float(v) for v in values[picked]),
+            threshold=threshold,
+        )
+
+    # -- the columns, by the names the rules use --------------------------------------------
+
+    @cached_property
+    def loss(self) -> FloatArray:
+        """Unscaled loss."""
+        return self.column("loss")
+
+    @cached_property
+    def norm(self) -> FloatArray:
+        """Global gradient norm before clipping."""
+        return self.column("grad_l2_pre_clip")
+
+    @cached_property
+    def post_norm(self) -> FloatArray:
+        """Global gradient norm after clipping."""
+        return self.column("grad_l2_post_clip")
+
+    @cached_property
+    def lr(self) -> FloatArray:
+        """Learning rate of the first parameter group."""
+        return self.column("lr")
+
+    @cached_property
+    def scale(self) -> FloatArray:
+        """Loss scale in force during each step."""
+        return self.column("scaler_scale")
+
+    @cached_property
+    def skipped(self) -> BoolArray:
+        """Did the optimizer not step?"""
+        return self.flag("skipped")
+
+    @cached_property
+    def loss_bad(self) -> BoolArray:
+        """Loss written, and NaN or Inf."""
+        return self.present("loss") & ~np.isfinite(self.loss)
+
+    @cached_property
+    def norm_bad(self) -> BoolArray:
+        """Pre-clip norm written, and NaN or Inf."""
+        return self.present("grad_l2_pre_clip") & ~np.isfinite(self.norm)
+
+    @cached_property
+    def norm_overflowed(self) -> BoolArray:
+        """A norm overflowed though every element was finite (recorded as such)."""
+        return self.flag("norm_overflow")
+
+    @cached_property
+    def skipped_for_loss(self) -> BoolArray:
+        """Skipped before backward because the loss was non-finite (as the log says itself)."""
+        return self._reason_starts(SKIP_NONFINITE_LOSS)
+
+    def _reason_starts(self, prefix: str) -> BoolArray:
+        if "skip_reason" not in self.table:
+            return np.zeros(len(self), dtype=bool)
+        column = self.table.columns["skip_reason"]
+        chosen = np.array([text.startswith(prefix) for text in column.categories], dtype=bool)
+        return np.asarray(chosen[column.values], dtype=bool)
+
+    def skip_reason(self, row: int) -> str:
+        """The skip reason of one row, or the empty text."""
+        column = self.table.columns.get("skip_reason")
+        return column.text_at(row) if column is not None and column.categories else ""
+
+    # -- log-space baselines ----------------------------------------------------------------
+
+    @cached_property
+    def log_norm(self) -> FloatArray:
+        """Natural log of the pre-clip norm; NaN where it is not finite and positive."""
+        return _log(self.norm)
+
+    @cached_property
+    def norm_baseline(self) -> Baseline:
+        """The running baseline of ``log_norm``."""
+        return baseline(self.log_norm)
+
+    @cached_property
+    def log_loss(self) -> FloatArray:
+        """Natural log of the loss; NaN where it is not finite and positive."""
+        return _log(self.loss)
+
+    @cached_property
+    def loss_baseline(self) -> Baseline:
+        """The running baseline of ``log_loss``."""
+        return baseline(self.log_loss)
+
+    # -- precision and scaler ---------------------------------------------------------------
+
+    @cached_property
+    def precision(self) -> str:
+        """fp32, fp16 or bf16; from run.json, else fp16 where a loss scale is at work, else ''."""
+        manifest = self.run.manifest
+        if manifest is not None and manifest.precision:
+            return manifest.precision
+        return "fp16" if self.scaler_active else ""
+
+    @cached_property
+    def scaler_active(self) -> bool:
+        """Was a loss scaler at work: did the scale ever differ from 1?"""
+        finite = self.scale[np.isfinite(self.scale)]
+        return bool(len(finite)) and bool((finite != 1.0).any())
+
+    @cached_property
+    def policy(self) -> ScalerPolicy | None:
+        """The scaler policy as run.json states it; None when unknown."""
+        manifest = self.run.manifest
+        return manifest.scaler if manifest is not None else None
+
+    @cached_property
+    def scale_log2(self) -> FloatArray:
+        """Base-2 log of the loss scale; NaN where it is not finite and positive."""
+        positive = np.isfinite(self.scale) & (self.scale > 0)
+        return np.log2(np.where(positive, self.scale, np.nan))
+
+
+def _log(values: FloatArray) -> FloatArray:
+    positive = np.isfinite(values) & (values > 0)
+    return np.log(np.where(positive, values, np.nan))

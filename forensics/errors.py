@@ -1,0 +1,66 @@
+"""What can go wrong for a user: every error says where, what, and what to do."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the process says to the shell; a contract for job scripts."""
+
+    DONE = 0
+    FINDINGS = 1
+    USAGE = 2
+    STOPPED_BY_ALARM = 3
+    TRAINING_RAISED = 4
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+class ForensicsError(Exception):
+    """A problem that is the user's to solve, told in one line and never as a traceback.
+
+    Args:
+        what: what is wrong, as a short clause.
+        where: the file, option or step it is about.
+        hint: what to do about it.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, what: str, *, where: object = None, hint: str | None = None) -> None:
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.hint = hint
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The whole message on one line: ``where: what; what to do``."""
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        text = f"{head}; {self.hint}" if self.hint else head
+        return " ".join(text.split())
+
+
+class InputError(ForensicsError):
+    """A file or directory that cannot be read as what it should be."""
+
+
+class UsageError(ForensicsError):
+    """A combination of options or settings that makes no sense."""
+
+
+class MissingExtraError(UsageError):
+    """A part that needs an optional dependency which is not installed."""
+
+
+class RecordingStoppedError(ForensicsError):
+    """A recording that its own alarm stopped; everything is on disk."""
+
+    exit_code = ExitCode.STOPPED_BY_ALARM
+
+
+class TrainingRaisedError(ForensicsError):
+    """The recorded training raised an exception; the run says which."""
+
+    exit_code = ExitCode.TRAINING_RAISED

@@ -1,0 +1,1 @@
+"""Telling: pure renderers of a diagnosis. Never need torch."""
