@@ -1,18 +1,169 @@
-"""The verdict: which finding is the root, and which are its consequences."""
+"""The verdict: one root, what followed from it, what stays open, and the next command.
+
+No score is involved. ``explanations.py`` says which finding explains which. A root is a finding
+that nothing explains; among several, the one whose chain reaches the worst damage is told, the
+earliest of those first. What its chain does not reach is unrelated and told as such.
+"""
 
 from __future__ import annotations
 
-from forensics.diagnose.finding import Finding, RuleOutcome, Severity, Status, Verdict
+import shlex
+
+from forensics.diagnose.explanations import NEVER_ROOTS, explains
+from forensics.diagnose.finding import (
+    Finding,
+    Outcome,
+    RuleOutcome,
+    Severity,
+    Status,
+    Verdict,
+)
+from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.timeline import timeline
+from forensics.diagnose.wording import steps as step_count
+
+MOST_WEIGHED = 200
+"""Findings that are weighed against each other (pairs grow with the square); the worst come first,
+and a log with more episodes than this has no chain worth telling beyond them."""
+TOO_SHORT = 10
+"""Rows below which silence means nothing: no detector has a past to compare with."""
 
 
 def weigh(
     signals: Signals, findings: tuple[Finding, ...], outcomes: tuple[RuleOutcome, ...]
 ) -> Verdict:
-    """Weigh the findings, most severe first, into one verdict."""
-    del outcomes
-    if len(signals) == 0:
-        return Verdict(status=Status.INSUFFICIENT_DATA, summary="the log has no rows")
-    if not findings or findings[0].severity < Severity.WARNING:
-        return Verdict(status=Status.HEALTHY, summary="healthy")
-    return Verdict(status=Status.FAULTY, summary=findings[0].message, root=0)
+    """Weigh the findings into one verdict.
+
+    Args:
+        signals: the run.
+        findings: most severe first, then by step; the verdict's indices point here.
+        outcomes: every rule's outcome, for what could not be judged.
+    """
+    serious = [i for i, f in enumerate(findings) if f.severity >= Severity.WARNING]
+    if not serious:
+        return _silent(signals, outcomes)
+    weighed = findings[:MOST_WEIGHED]
+    chains = _chains(_edges(signals, weighed), len(weighed))
+    root = _root(weighed, chains)
+    if root is None:
+        return _rootless(signals, findings)
+    consequences = sorted(chains[root] - {root}, key=lambda i: (findings[i].first_step, i))
+    rest = tuple(i for i in range(len(findings)) if i != root and i not in chains[root])
+    chain = tuple(findings[i] for i in consequences)
+    return Verdict(
+        status=Status.FAULTY,
+        summary=_summary(signals, findings[root], chain),
+        root=root,
+        consequences=tuple(consequences),
+        unrelated=rest,
+        undecided=open_questions(signals, findings[root], findings),
+        timeline=timeline(signals, findings[root], chain),
+        next_command=next_command(signals, findings[root]),
+    )
+
+
+def _edges(signals: Signals, findings: tuple[Finding, ...]) -> dict[int, set[int]]:
+    """Direct consequences of each finding; where two explain each other, the first line wins."""
+    edges: dict[int, set[int]] = {i: set() for i in range(len(findings))}
+    for a in range(len(findings)):
+        for b in range(a + 1, len(findings)):
+            forward = explains(signals, findings[a], findings[b])
+            backward = explains(signals, findings[b], findings[a])
+            if forward is not None and (backward is None or forward <= backward):
+                edges[a].add(b)
+            elif backward is not None:
+                edges[b].add(a)
+    return edges
+
+
+def _chains(edges: dict[int, set[int]], count: int) -> list[set[int]]:
+    """Everything reachable from each finding, itself included."""
+    chains = []
+    for start in range(count):
+        reached, todo = {start}, [start]
+        while todo:
+            new = edges[todo.pop()] - reached
+            reached |= new
+            todo += new
+        chains.append(reached)
+    return chains
+
+
+def _root(findings: tuple[Finding, ...], chains: list[set[int]]) -> int | None:
+    """The unexplained finding whose chain holds the worst damage; the earliest of equals."""
+    explained = {i for start, chain in enumerate(chains) for i in chain if i != start}
+    candidates = [i for i in range(len(findings)) if findings[i].rule not in NEVER_ROOTS]
+    # A circle of explanations has no unexplained member: then any of them may open the story.
+    free = [i for i in candidates if i not in explained] or candidates
+
+    def order(i: int) -> tuple[int, int, int]:
+        damage = max(findings[j].severity for j in chains[i])
+        return (-damage, findings[i].first_step, i)
+
+    worst = min(free, key=order, default=None)
+    if worst is None or -order(worst)[0] < Severity.WARNING:
+        return None
+    return worst
+
+
+def _rootless(signals: Signals, findings: tuple[Finding, ...]) -> Verdict:
+    """Symptoms alone: something is wrong, and the log does not show what is behind it."""
+    first = findings[0]
+    questions = open_questions(signals, first, findings)
+    return Verdict(
+        status=Status.UNDECIDED,
+        summary=f"{_sentence(first.message)} The log does not show what is behind it.",
+        unrelated=tuple(range(len(findings))),
+        undecided=questions,
+        timeline=timeline(signals, first, ()),
+        next_command=next_command(signals, first),
+    )
+
+
+def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
+    """No finding at warning or above: healthy, as far as the log can tell."""
+    rows = len(signals)
+    gaps = not_judged(signals)
+    failed = [o.rule for o in outcomes if o.outcome is Outcome.FAILED]
+    if failed:
+        gaps = (*gaps, f"rules that failed: {', '.join(failed)}")
+    if rows < TOO_SHORT or not (signals.has("loss") or signals.has("grad_l2_pre_clip")):
+        summary = f"too little to judge: {step_count(rows)} logged"
+        return Verdict(status=Status.INSUFFICIENT_DATA, summary=summary, undecided=gaps)
+    return Verdict(status=Status.HEALTHY, summary=_healthy(signals, gaps), undecided=gaps)
+
+
+def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:
+    skips = int(signals.skipped.sum())
+    rows = len(signals)
+    text = "healthy."
+    if skips:
+        text = f"healthy. {step_count(skips)} of {rows:,} skipped: the loss scaler at work."
+    if gaps:
+        text = text.replace("healthy.", "healthy as far as this log can tell.", 1)
+    return text
+
+
+def _summary(signals: Signals, root: Finding, chain: tuple[Finding, ...]) -> str:
+    """The answer in one or two sentences: the root, and the worst that came of it."""
+    del signals
+    told = {f.rule: f for f in chain}
+    ends = ("dead-run", "nonfinite-step-applied", "loss-scale-collapse", "loss-divergence")
+    after = [told[rule].message for rule in ends if rule in told][:1]
+    return " ".join(_sentence(text) for text in (root.message, *after))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    text = text[:1].upper() + text[1:] if not text.startswith(("grad_l2", "lr")) else text
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def next_command(signals: Signals, root: Finding) -> str:
+    """One command that can be pasted and brings the reader closer to the origin."""
+    run = signals.run
+    if run.params is not None and root.rule not in ("broken-log", "resume-seam"):
+        target = run.path if run.path.is_dir() else run.path.parent
+        return f"forensics params {shlex.quote(str(target))} --step {root.first_step}"
+    return f"forensics rules {root.rule}"

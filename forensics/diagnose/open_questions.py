@@ -1,0 +1,86 @@
+"""What the log cannot tell, and what would decide it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding
+from forensics.diagnose.series import median
+from forensics.diagnose.signals import Signals
+
+CALM = 3.0
+"""A norm within this factor of its median says that nothing grew before (as in the lead-up)."""
+PAST = 100
+"""Rows before the first bad step that are compared with it."""
+
+
+def open_questions(
+    signals: Signals, root: Finding, findings: tuple[Finding, ...]
+) -> tuple[str, ...]:
+    """The questions that remain about this root, each with what would decide it."""
+    row = int(np.searchsorted(signals.step, root.first_step))
+    rules = {f.rule for f in findings if f.first_step == root.first_step}
+    questions = []
+    if row == 0 and root.rule in ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter"):
+        questions.append(
+            "The first logged step is bad already: the initial weights, the first batch or what "
+            "came before this log. Look at the initial weights, then feed another batch."
+        )
+    elif root.rule == "nonfinite-loss" and _calm(signals, row):
+        questions.append(
+            "The norms were calm, so the batch, the forward pass or the last update is to blame. "
+            "Replaying the step without some of its samples tells a bad batch from bad weights."
+        )
+    if (
+        root.rule in ("nonfinite-gradient", "nonfinite-step-applied")
+        and not signals.loss_bad[row : row + 1].any()
+    ):
+        questions.append(_norm_question(signals))
+    if {"loss-spike", "gradient-spike"} <= rules:
+        questions.append(
+            "Loss and norm jumped in the same step: a hard batch or a stale second moment in Adam. "
+            "Replaying without that batch decides."
+        )
+    if root.rule == "loss-plateau":
+        questions.append(
+            "A flat loss has many causes. Overfitting one batch decides whether the model can "
+            "learn at all."
+        )
+    if root.rule == "masked-nonfinite":
+        questions.append(
+            "The logger hides the bad values. Logging the raw loss of every step shows the first."
+        )
+    return tuple(questions)
+
+
+def _norm_question(signals: Signals) -> str:
+    if signals.precision == "fp16":
+        return (
+            "Overflow from the loss scale or a singularity in backward: the log shows the norm "
+            "only. The same step in fp32 decides: finite there means overflow."
+        )
+    return (
+        "Which operator of backward made the value: the log shows the norm only. Anomaly mode on "
+        "this step names it (division, log, sqrt or where at 0 are the usual ones)."
+    )
+
+
+def _calm(signals: Signals, row: int) -> bool:
+    past = signals.norm[max(0, row - PAST) : row]
+    finite = past[np.isfinite(past)]
+    if len(finite) < 3:
+        return False
+    usual = median(finite)
+    return bool(usual > 0 and finite[-3:].max() < CALM * usual)
+
+
+def not_judged(signals: Signals) -> tuple[str, ...]:
+    """What a log without these columns cannot be judged for."""
+    gaps = []
+    if not signals.has("loss"):
+        gaps.append("No loss column: spikes, divergence and plateaus could not be judged.")
+    if not signals.has("grad_l2_pre_clip"):
+        gaps.append("No gradient norms: exploding, vanishing or clipped gradients could not be.")
+    if not signals.has("skipped") and not signals.has("scaler_scale"):
+        gaps.append("Neither skips nor loss scale are logged: the scaler could not be judged.")
+    return tuple(gaps)

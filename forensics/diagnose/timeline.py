@@ -1,0 +1,96 @@
+"""The chain of events as lines: lead-up, last healthy step, first bad step, what followed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity, TimelineEntry
+from forensics.diagnose.series import median
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import factor, number, power_of_two
+
+LEAD_UP = 100
+"""Rows before the first bad step in which a lead-up is looked for."""
+NOTABLE = 3.0
+"""A lead-up is told when the norm left its earlier median by this factor (GPT pre-training norms
+stay within 2.6 of theirs)."""
+MOST_FOLLOWERS = 6
+"""Consequences told one by one; a reader at night reads no more."""
+
+
+def timeline(
+    signals: Signals, root: Finding, consequences: tuple[Finding, ...]
+) -> tuple[TimelineEntry, ...]:
+    """The chain from the lead-up to the last consequence.
+
+    Args:
+        signals: the run.
+        root: the finding the chain starts with.
+        consequences: in order of step.
+    """
+    row = int(np.searchsorted(signals.step, root.first_step))
+    entries = [*_lead_up(signals, row), *_last_healthy(signals, row)]
+    entries.append(_entry(root))
+    told = [f for f in consequences if f.severity > Severity.INFO] or list(consequences)
+    entries += [_entry(f) for f in _one_a_rule(told)[:MOST_FOLLOWERS]]
+    return tuple(entries)
+
+
+def _one_a_rule(findings: list[Finding]) -> list[Finding]:
+    """The first finding of each rule."""
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.rule, finding)
+    return list(first.values())
+
+
+def _entry(finding: Finding) -> TimelineEntry:
+    lasting = finding.last_step > finding.first_step
+    when = f"{finding.first_step:,}→" if lasting else f"{finding.first_step:,}"
+    return TimelineEntry(when=when, title=finding.rule, detail=finding.message)
+
+
+def _lead_up(signals: Signals, row: int) -> list[TimelineEntry]:
+    """How far the gradient norm had left its median before the first bad step."""
+    recent = signals.norm[max(0, row - LEAD_UP) : row]
+    earlier = signals.norm[: max(0, row - LEAD_UP)]
+    usual = median(earlier) if len(earlier) >= LEAD_UP else median(recent)
+    finite = np.flatnonzero(np.isfinite(recent))
+    if len(finite) < 3 or not usual > 0:
+        return []
+    grown = float(recent[finite[-1]]) / usual
+    if 1 / NOTABLE < grown < NOTABLE:
+        return []
+    left = np.flatnonzero(np.isfinite(recent) & (np.abs(np.log(recent / usual)) > np.log(NOTABLE)))
+    since = max(0, row - LEAD_UP) + _start_of_last_run(left)
+    detail = f"gradient norm {factor(grown)} its median of {number(usual)}"
+    return [TimelineEntry(when=f"{signals.step_at(since):,}→", title="lead-up", detail=detail)]
+
+
+def _start_of_last_run(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
+    """Where the last stretch of neighbouring rows begins."""
+    breaks = np.flatnonzero(np.diff(rows) > 1)
+    return int(rows[breaks[-1] + 1]) if len(breaks) else int(rows[0])
+
+
+def _last_healthy(signals: Signals, row: int) -> list[TimelineEntry]:
+    """The last step before the root that was taken with finite numbers."""
+    written = signals.present("loss") | signals.present("grad_l2_pre_clip")
+    bad = signals.loss_bad | signals.norm_bad | signals.skipped
+    good = np.flatnonzero(written[:row] & ~bad[:row])
+    if len(good) == 0:
+        return []
+    last = int(good[-1])
+    parts = []
+    if np.isfinite(signals.loss[last]):
+        parts.append(f"loss {number(signals.loss[last])}")
+    if np.isfinite(signals.norm[last]):
+        usual = median(signals.norm[max(0, last - 1000) : last])
+        beside = f" (median {number(usual)})" if np.isfinite(usual) else ""
+        parts.append(f"norm {number(signals.norm[last])}{beside}")
+    if signals.scaler_active and np.isfinite(signals.scale[last]):
+        parts.append(f"scale {power_of_two(float(signals.scale[last]))}")
+    if np.isfinite(signals.lr[last]):
+        parts.append(f"lr {number(signals.lr[last])}")
+    when = f"{signals.step_at(last):,}"
+    return [TimelineEntry(when=when, title="last healthy step", detail="   ".join(parts))]
