@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
 from forensics.diagnose.series import Baseline, baseline, spread_out
-from forensics.runlog.manifest import ScalerPolicy
+from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
+from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import Run
 from forensics.runlog.schema import SKIP_NONFINITE_LOSS
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
@@ -23,6 +24,12 @@ _PART_NAMES = {
 }
 
 
+def _part_name(part: str) -> str:
+    """A part of the run for a person: ``params.update_l2`` is update_l2 in the snapshots."""
+    part, _, statistic = part.partition(".")
+    return f"{statistic} in the {_PART_NAMES[part]}" if statistic else _PART_NAMES[part]
+
+
 class Signals:
     """The signals of one run. Arrays have shape (rows,); rows are in ascending order of step.
 
@@ -33,6 +40,7 @@ class Signals:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.table = run.steps
+        self._matrices: dict[tuple[str, str], ParamMatrix | None] = {}
 
     # -- the table -------------------------------------------------------------------------
 
@@ -80,15 +88,62 @@ class Signals:
             for need in needs
             if not any(self.has(name) for name in need.split("|"))
         ]
-        available = {
-            "params": self.run.params is not None,
+        lacking += [_part_name(part) for part in parts if not self._available(part)]
+        return ", ".join(lacking)
+
+    def _available(self, part: str) -> bool:
+        """Does the run have this part; ``params.update_l2`` asks for one statistic of it."""
+        part, _, statistic = part.partition(".")
+        if part == "params":
+            return (self.param_matrix(statistic) if statistic else self.run.params) is not None
+        if part == "activations":
+            return (
+                self.activation_matrix(statistic) if statistic else self.run.activations
+            ) is not None
+        if part == "ranks":
+            return any(not statistic or table.has(statistic) for table in self.run.ranks)
+        return {
             "checkpoints": bool(self.run.checkpoints),
             "manifest": self.run.manifest is not None,
-            "activations": self.run.activations is not None,
-            "ranks": bool(self.run.ranks),
-        }
-        lacking += [_PART_NAMES[part] for part in parts if not available.get(part, False)]
-        return ", ".join(lacking)
+        }.get(part, False)
+
+    # -- snapshots --------------------------------------------------------------------------
+
+    def param_matrix(self, statistic: str, kind: str = "param") -> ParamMatrix | None:
+        """One statistic of one kind over all snapshots; None where it was never taken."""
+        store = self.run.params
+        return self._matrix(
+            (statistic, kind), None if store is None else lambda: store.matrix(statistic, kind)
+        )
+
+    def activation_matrix(self, statistic: str) -> ParamMatrix | None:
+        """One activation statistic, snapshots × modules; None where it was never taken."""
+        store = self.run.activations
+        return self._matrix(
+            (statistic, "activation"), None if store is None else lambda: store.matrix(statistic)
+        )
+
+    def _matrix(
+        self, key: tuple[str, str], read: Callable[[], ParamMatrix] | None
+    ) -> ParamMatrix | None:
+        """A matrix read once and kept; None where nothing in it is present."""
+        if key not in self._matrices:
+            matrix = None if read is None else read()
+            taken = matrix is not None and bool(np.any(matrix.present))
+            self._matrices[key] = matrix if taken else None
+        return self._matrices[key]
+
+    @cached_property
+    def parameter_info(self) -> Mapping[str, ParameterInfo]:
+        """What run.json says about each parameter, by name; empty where there is none."""
+        manifest = self.run.manifest
+        return {} if manifest is None else {info.name: info for info in manifest.parameters}
+
+    def rows_at(self, steps: IntArray) -> IntArray:
+        """The last row at or before each step (0 where there is none), shape of ``steps``."""
+        if len(self) == 0:
+            return np.zeros(len(steps), dtype=np.int64)
+        return np.maximum(np.searchsorted(self.step, steps, side="right") - 1, 0)
 
     def evidence(
         self,
