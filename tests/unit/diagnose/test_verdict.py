@@ -1,0 +1,233 @@
+"""The verdict over hand-made findings: who is the root, what follows, what stays open."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forensics.diagnose.explanations import EXPLANATIONS, NEVER_ROOTS
+from forensics.diagnose.finding import Evidence, Finding, Severity, Status, Verdict
+from forensics.diagnose.rules import RULES
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.verdict import weigh
+from forensics.runlog.run import Run
+from forensics.runlog.steps import StepTable
+
+W, E, C, INFO = Severity.WARNING, Severity.ERROR, Severity.CRITICAL, Severity.INFO
+
+
+def signals_of(rows: int = 1000, **columns: object) -> Signals:
+    step = np.arange(rows)
+    table = {
+        "step": step,
+        "loss": np.full(rows, 2.0),
+        "grad_l2_pre_clip": np.full(rows, 1.0),
+        "skipped": np.zeros(rows),
+        "scaler_scale": np.ones(rows),
+        **columns,
+    }
+    return Signals(Run(path=Path("runs/x"), steps=StepTable.from_arrays(table)))
+
+
+def finding(
+    rule: str, severity: Severity, first: int, last: int = 999, subject: str = "", signal: str = ""
+) -> Finding:
+    evidence = (Evidence(signal=signal, steps=(first,), values=(1.0,)),) if signal else ()
+    return Finding(
+        rule=rule,
+        severity=severity,
+        message=f"{rule} happened",
+        first_step=first,
+        last_step=last,
+        subject=subject,
+        evidence=evidence,
+    )
+
+
+def verdict_on(signals: Signals, *findings: Finding) -> tuple[Verdict, tuple[Finding, ...]]:
+    ordered = tuple(sorted(findings, key=lambda f: (-f.severity, f.first_step)))
+    return weigh(signals, ordered, ()), ordered
+
+
+def root_of(signals: Signals, *findings: Finding) -> str | None:
+    verdict, ordered = verdict_on(signals, *findings)
+    return None if verdict.root is None else ordered[verdict.root].rule
+
+
+def bad_from(row: int, rows: int = 1000) -> np.ndarray:
+    loss = np.full(rows, 2.0)
+    loss[row:] = np.nan
+    return loss
+
+
+def test_no_finding_is_healthy_and_says_what_was_skipped() -> None:
+    skipped = np.zeros(1000)
+    skipped[[3, 500]] = 1
+    verdict, _ = verdict_on(signals_of(skipped=skipped))
+    assert verdict.status is Status.HEALTHY
+    assert "2 steps of 1,000 skipped" in verdict.summary
+    assert verdict.root is None
+
+
+def test_an_info_is_no_fault() -> None:
+    verdict, _ = verdict_on(signals_of(), finding("loss-spike", INFO, 40, 41))
+    assert verdict.status is Status.HEALTHY
+
+
+def test_losses_alone_are_never_plainly_healthy() -> None:
+    table = StepTable.from_arrays({"loss": np.full(500, 2.0)})
+    verdict = weigh(Signals(Run(path=Path("x.csv"), steps=table)), (), ())
+    assert verdict.status is Status.HEALTHY
+    assert "as far as this log can tell" in verdict.summary
+    assert any("gradient norms" in text for text in verdict.undecided)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9])
+def test_too_few_rows_are_insufficient_data(rows: int) -> None:
+    verdict, _ = verdict_on(signals_of(rows))
+    assert verdict.status is Status.INSUFFICIENT_DATA
+
+
+def test_a_nan_loss_explains_the_skips_the_collapse_and_the_dead_run() -> None:
+    signals = signals_of(loss=bad_from(500))
+    verdict, ordered = verdict_on(
+        signals,
+        finding("nonfinite-loss", C, 500),
+        finding("high-skip-rate", E, 517),
+        finding("loss-scale-collapse", E, 501),
+        finding("dead-run", C, 501),
+        finding("clipping-frequent", INFO, 0, 499),
+    )
+    assert verdict.root is not None
+    assert ordered[verdict.root].rule == "nonfinite-loss"
+    told = [ordered[i].rule for i in verdict.consequences]
+    assert told == ["dead-run", "loss-scale-collapse", "high-skip-rate"]
+    assert [ordered[i].rule for i in verdict.unrelated] == ["clipping-frequent"]
+
+
+def test_a_collapse_that_poisons_is_the_root_of_the_bad_weights() -> None:
+    scale = np.full(1000, 2.0**-100)
+    scale[500:] = 2.0**-130
+    root = root_of(
+        signals_of(scaler_scale=scale, loss=bad_from(502)),
+        finding("loss-scale-collapse", E, 400),
+        finding("nonfinite-parameter", C, 501),
+        finding("nonfinite-loss", C, 502),
+    )
+    assert root == "loss-scale-collapse"
+
+
+def test_an_applied_nan_gradient_is_the_root_of_the_nan_loss_one_step_later() -> None:
+    root = root_of(
+        signals_of(loss=bad_from(501)),
+        finding("nonfinite-gradient", C, 500),
+        finding("nonfinite-step-applied", C, 500),
+        finding("nonfinite-loss", C, 501),
+        finding("dead-run", C, 501),
+    )
+    assert root == "nonfinite-step-applied"
+
+
+def test_a_nan_loss_that_was_applied_stays_the_root() -> None:
+    root = root_of(
+        signals_of(loss=bad_from(500)),
+        finding("nonfinite-loss", C, 500),
+        finding("nonfinite-step-applied", C, 500),
+        finding("nonfinite-gradient", C, 500),
+        finding("nonfinite-parameter", C, 500),
+    )
+    assert root == "nonfinite-loss"
+
+
+def test_a_weight_that_is_bad_itself_explains_the_loss_of_the_same_step() -> None:
+    root = root_of(
+        signals_of(loss=bad_from(0)),
+        finding("nonfinite-loss", C, 0),
+        finding("nonfinite-parameter", C, 0, subject="bg", signal="value_nonfinite"),
+    )
+    assert root == "nonfinite-parameter"
+
+
+def test_a_norm_that_grew_first_explains_the_divergence_and_not_the_other_way_round() -> None:
+    signals = signals_of()
+    grew_first = (finding("gradient-explosion", E, 400), finding("loss-divergence", E, 450))
+    assert root_of(signals, *grew_first) == "gradient-explosion"
+    loss_first = (finding("gradient-explosion", E, 452), finding("loss-divergence", E, 450))
+    assert root_of(signals, *loss_first) == "loss-divergence"
+
+
+def test_a_learning_rate_fault_explains_what_breaks_within_its_reach() -> None:
+    signals = signals_of()
+    lr = finding("learning-rate-fault", E, 300)
+    assert root_of(signals, lr, finding("loss-divergence", C, 390)) == "learning-rate-fault"
+    assert root_of(signals, lr, finding("nonfinite-loss", C, 900)) == "nonfinite-loss"
+
+
+def test_symptoms_alone_leave_the_cause_undecided() -> None:
+    verdict, _ = verdict_on(signals_of(), finding("masked-nonfinite", E, 100))
+    assert verdict.status is Status.UNDECIDED
+    assert verdict.root is None
+    assert "does not show" in verdict.summary
+
+
+def test_only_the_root_that_did_the_worst_damage_is_told_as_root() -> None:
+    signals = signals_of(loss=bad_from(700))
+    verdict, ordered = verdict_on(
+        signals, finding("loss-plateau", W, 100), finding("nonfinite-loss", C, 700)
+    )
+    assert verdict.root is not None
+    assert ordered[verdict.root].rule == "nonfinite-loss"
+    assert [ordered[i].rule for i in verdict.unrelated] == ["loss-plateau"]
+
+
+def test_a_calm_norm_before_a_nan_loss_leaves_batch_or_weights_open() -> None:
+    verdict, _ = verdict_on(signals_of(loss=bad_from(500)), finding("nonfinite-loss", C, 500))
+    assert any("bad batch from bad weights" in text for text in verdict.undecided)
+    growing = np.concatenate([np.ones(400), np.geomspace(1, 1e6, 100), np.full(500, np.nan)])
+    verdict, _ = verdict_on(
+        signals_of(loss=bad_from(500), grad_l2_pre_clip=growing), finding("nonfinite-loss", C, 500)
+    )
+    assert not any("bad batch" in text for text in verdict.undecided)
+    assert any(entry.title == "lead-up" for entry in verdict.timeline)
+
+
+def test_the_timeline_reads_from_the_last_healthy_step_to_the_last_consequence() -> None:
+    verdict, _ = verdict_on(
+        signals_of(loss=bad_from(500)),
+        finding("nonfinite-loss", C, 500),
+        finding("dead-run", C, 501),
+    )
+    titles = [entry.title for entry in verdict.timeline]
+    assert titles == ["last healthy step", "nonfinite-loss", "dead-run"]
+    assert verdict.timeline[0].when == "499"
+    assert "loss 2" in verdict.timeline[0].detail
+
+
+def test_every_rule_named_in_the_table_exists() -> None:
+    known = {rule.id for rule in RULES}
+    named = {r for line in EXPLANATIONS for r in (*line.roots, *line.consequences)} | NEVER_ROOTS
+    assert named <= known
+
+
+rules_in_table = sorted({r for line in EXPLANATIONS for r in (*line.roots, *line.consequences)})
+any_finding = st.builds(
+    finding,
+    st.sampled_from(rules_in_table),
+    st.sampled_from(list(Severity)),
+    st.integers(0, 999),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(any_finding, max_size=12))
+def test_any_findings_give_a_verdict_that_accounts_for_each_of_them(found: list[Finding]) -> None:
+    verdict, ordered = verdict_on(signals_of(), *found)
+    serious = any(f.severity >= W for f in ordered)
+    assert (verdict.status is Status.HEALTHY) == (not serious)
+    if verdict.status is Status.FAULTY:
+        told = [verdict.root, *verdict.consequences, *verdict.unrelated]
+        assert sorted(i for i in told if i is not None) == list(range(len(ordered)))
+        assert verdict.root is not None
+        assert ordered[verdict.root].rule not in NEVER_ROOTS
