@@ -39,6 +39,49 @@ def episodes(rows: IntArray, gap: int) -> list[tuple[int, int]]:
     return [(int(rows[a]), int(rows[b])) for a, b in zip(starts, ends, strict=True)]
 
 
+MOST_EPISODES = 12
+"""Findings one rule tells one by one; a reader at night reads no more, and a log of a hundred
+thousand alternating rows must not cost a finding each."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A stretch of bad rows, with quiet before and after it.
+
+    Attributes:
+        first: its first bad row.
+        last: its last bad row.
+        rows: how many of its rows are bad.
+        folded: how many episodes it stands for: 1, or more in the last one told.
+    """
+
+    first: int
+    last: int
+    rows: int
+    folded: int = 1
+
+
+def told_episodes(rows: IntArray, gap: int, most: int = MOST_EPISODES) -> list[Episode]:
+    """The episodes of ascending bad rows; from the ``most``-th on they are folded into one.
+
+    Rows that are appended later neither remove an episode nor move its first row: what is folded
+    starts where the ``most``-th episode starts.
+    """
+    if len(rows) == 0:
+        return []
+    cuts = np.flatnonzero(np.diff(rows) > gap) + 1
+    starts = np.concatenate(([0], cuts[: most - 1]))
+    ends = np.append(starts[1:], len(rows))
+    told = [
+        Episode(int(rows[a]), int(rows[b - 1]), int(b - a))
+        for a, b in zip(starts, ends, strict=True)
+    ]
+    extra = len(cuts) + 1 - len(told)
+    if extra:
+        told[-1] = Episode(told[-1].first, told[-1].last, told[-1].rows, 1 + extra)
+    return told
+
+
 def median(values: NDArray[Any]) -> float:
     """Median of the finite values; NaN where there are none."""
     finite = values[np.isfinite(values)]
