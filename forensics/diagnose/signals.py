@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
+from forensics.diagnose.scaling import Scaling, analyse
 from forensics.diagnose.series import Baseline, baseline, spread_out
 from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
 from forensics.runlog.params import ParamMatrix
@@ -27,6 +28,8 @@ _PART_NAMES = {
 def _part_name(part: str) -> str:
     """A part of the run for a person: ``params.update_l2`` is update_l2 in the snapshots."""
     part, _, statistic = part.partition(".")
+    if part not in _PART_NAMES:
+        return f"{part} column"
     return f"{statistic} in the {_PART_NAMES[part]}" if statistic else _PART_NAMES[part]
 
 
@@ -88,7 +91,11 @@ class Signals:
             for need in needs
             if not any(self.has(name) for name in need.split("|"))
         ]
-        lacking += [_part_name(part) for part in parts if not self._available(part)]
+        lacking += [
+            " or ".join(_part_name(name) for name in part.split("|"))
+            for part in parts
+            if not any(self._available(name) for name in part.split("|"))
+        ]
         return ", ".join(lacking)
 
     def _available(self, part: str) -> bool:
@@ -105,7 +112,7 @@ class Signals:
         return {
             "checkpoints": bool(self.run.checkpoints),
             "manifest": self.run.manifest is not None,
-        }.get(part, False)
+        }.get(part, part in self.table)
 
     # -- snapshots --------------------------------------------------------------------------
 
@@ -275,6 +282,11 @@ class Signals:
         """Base-2 log of the loss scale; NaN where it is not finite and positive."""
         positive = np.isfinite(self.scale) & (self.scale > 0)
         return np.log2(np.where(positive, self.scale, np.nan))
+
+    @cached_property
+    def scaling(self) -> Scaling:
+        """What the loss scaler did: falls, growths, its interval, and which skips are routine."""
+        return analyse(self)
 
 
 def _log(values: FloatArray) -> FloatArray:
