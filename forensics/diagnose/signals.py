@@ -219,9 +219,10 @@ class Signals:
     @cached_property
     def skipped_for_loss(self) -> BoolArray:
         """Skipped before backward because the loss was non-finite (as the log says itself)."""
-        return self._reason_starts(SKIP_NONFINITE_LOSS)
+        return self.reason_starts(SKIP_NONFINITE_LOSS)
 
-    def _reason_starts(self, prefix: str) -> BoolArray:
+    def reason_starts(self, prefix: str) -> BoolArray:
+        """Rows whose skip reason starts so; all False where no reasons are logged."""
         if "skip_reason" not in self.table:
             return np.zeros(len(self), dtype=bool)
         column = self.table.columns["skip_reason"]
