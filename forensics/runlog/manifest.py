@@ -6,13 +6,25 @@ The immutable part (recipe, seeds, precision, parameters …) is written once; t
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
 
+from forensics.errors import InputError
+from forensics.runlog.atomic import atomic_write
+from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.schema import SCHEMA_VERSION
 
-_T = TypeVar("_T")
+MANIFEST_NAME = "run.json"
+_LARGEST = 64 << 20
+"""Bytes. A hundred thousand parameters take 20 MB; anything larger is no manifest of ours."""
+
+
+class NewerSchemaError(InputError):
+    """A run that a newer version of this program has written."""
 
 
 @dataclass(frozen=True)
@@ -134,31 +146,81 @@ class Manifest:
     missing: tuple[str, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def running(self) -> bool:
+        """Has nobody written how the run ended? True while it runs, and after a ``kill -9``."""
+        return self.ended is None
+
     def to_json(self) -> dict[str, Any]:
-        """A plain dict, ready for ``json.dumps(..., allow_nan=False)``."""
-        data = asdict(self)
+        """A plain dict, ready for ``json.dumps(..., allow_nan=False)``.
+
+        Non-finite numbers become the strings ``nan``, ``inf`` and ``-inf``; what JSON has no
+        form for (paths, dtypes) becomes its text.
+        """
+        data: dict[str, Any] = plain_json(self)
         return {**data.pop("unknown"), **data}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """From a parsed ``run.json``; fields of the wrong type raise TypeError or ValueError."""
+        """From a parsed ``run.json``.
+
+        A field that is missing or null keeps its default; keys that are not known are kept.
+
+        Raises:
+            ValueError: a field is of the wrong type; the message names it.
+        """
         known = {f.name for f in fields(cls)} - {"unknown"}
-        values: dict[str, Any] = {k: v for k, v in data.items() if k in known}
-        if values.get("scaler"):
-            values["scaler"] = _build(ScalerPolicy, values["scaler"])
-        if values.get("ended"):
-            values["ended"] = _build(Ended, values["ended"])
-        values["segments"] = tuple(_build(Segment, s) for s in values.get("segments", ()))
-        values["parameters"] = tuple(
-            _build(ParameterInfo, {**p, "shape": tuple(p["shape"]), "tied": tuple(p["tied"])})
-            for p in values.get("parameters", ())
+        manifest = dataclass_from_json(cls, {k: v for k, v in data.items() if k in known})
+        object.__setattr__(manifest, "unknown", {k: v for k, v in data.items() if k not in known})
+        return manifest
+
+
+def write_manifest(run_dir: str | os.PathLike[str], manifest: Manifest) -> None:
+    """Replace ``run.json`` whole. Raises OSError; then the old one is as it was."""
+    text = json.dumps(manifest.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
+    atomic_write(Path(run_dir) / MANIFEST_NAME, text + "\n")
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Read a manifest.
+
+    Args:
+        path: ``run.json`` or the run directory that holds it.
+
+    Raises:
+        NewerSchemaError: a newer version of this program has written it.
+        InputError: it is missing, unreadable, no JSON, or a field is of the wrong type.
+    """
+    source = Path(path)
+    if source.is_dir():
+        source = source / MANIFEST_NAME
+    data = _parsed(source)
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerSchemaError(
+            f"written in run format {version}; this version reads up to {SCHEMA_VERSION}",
+            where=source,
+            hint="upgrade with `pip install -U forensics`",
         )
-        for name in ("columns", "arrival_order", "missing"):
-            values[name] = tuple(values.get(name, ()))
-        return cls(**values, unknown={k: v for k, v in data.items() if k not in known})
+    try:
+        return Manifest.from_json(data)
+    except FieldError as error:
+        raise InputError(f"is damaged: {error}", where=source) from error
 
 
-def _build(cls: type[_T], data: Mapping[str, Any]) -> _T:
-    """A dataclass from a mapping, ignoring keys it does not know."""
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    return cls(**{k: v for k, v in data.items() if k in known})
+def _parsed(source: Path) -> dict[str, Any]:
+    """The file as a JSON object, or an InputError."""
+    try:
+        with source.open("rb") as file:
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise InputError(f"is larger than {_LARGEST >> 20} MiB: no manifest", where=source)
+        data = json.loads(text)
+    except OSError as error:
+        raise InputError(error.strerror or str(error), where=source) from error
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"is not readable as JSON ({reason[:120]})", where=source) from error
+    if not isinstance(data, dict):
+        raise InputError("is not a JSON object", where=source)
+    return data

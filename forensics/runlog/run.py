@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forensics.runlog.activations import ActivationStore
-from forensics.runlog.manifest import Manifest
+from forensics.runlog.manifest import MANIFEST_NAME, Manifest, read_manifest
 from forensics.runlog.params import ParamStore
 from forensics.runlog.steps import StepTable
+from forensics.runlog.steps_csv import read_steps
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,16 @@ class Run:
     ranks: tuple[StepTable, ...] = ()
     bisection: dict[str, Any] | None = None
     superseded: tuple[StepTable, ...] = ()
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Load a run directory, or a step log alone."""
+    source = Path(path)
+    directory = source if source.is_dir() else source.parent
+    if not source.is_dir() and not (directory / MANIFEST_NAME).exists():
+        return Run(path=source, steps=read_steps(source))
+    return Run(
+        path=directory,
+        steps=read_steps(directory / "steps.csv"),
+        manifest=read_manifest(directory) if (directory / MANIFEST_NAME).exists() else None,
+    )
