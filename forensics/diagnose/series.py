@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ MIN_PAST = 8
 MAD_TO_SIGMA = 1.4826
 """Median absolute deviation to standard deviation, for Gaussian noise."""
 _CHUNK = 1 << 14
+_ENOUGH = 4096
 
 
 def runs_of(mask: BoolArray) -> tuple[IntArray, IntArray]:
@@ -133,8 +135,9 @@ def baseline(values: FloatArray, floor: float = 1e-3) -> Baseline:
     count = len(kept)
     center = np.full(count, np.nan)
     spread = np.full(count, np.nan)
-    for i in range(MIN_PAST, min(count, HEAD)):
-        center[i], spread[i] = _level(kept[max(0, i - WINDOW) : i])
+    head = slice(MIN_PAST, min(count, HEAD))
+    if count > MIN_PAST:
+        center[head], spread[head] = _head_levels(kept[: min(count, HEAD)])
     if count > HEAD:
         centers, spreads = _hop_levels(kept)
         at = (np.arange(HEAD, count) - WINDOW) // HOP
@@ -142,32 +145,91 @@ def baseline(values: FloatArray, floor: float = 1e-3) -> Baseline:
     return Baseline(rows, kept, center, np.maximum(spread, floor))
 
 
-def _level(past: FloatArray) -> tuple[float, float]:
-    middle = float(np.median(past))
-    return middle, MAD_TO_SIGMA * float(np.median(np.abs(past - middle)))
+def _head_levels(kept: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Median and sigma of the up to 128 values before each of the values from the ninth on."""
+    padded = np.concatenate((np.full(WINDOW, np.nan), kept[:-1]))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
+    return _levels(windows, np.minimum(np.arange(MIN_PAST, len(kept)), WINDOW))
 
 
 def _hop_levels(kept: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Median and sigma of windows of 128 that start every 64 values."""
     windows = np.lib.stride_tricks.sliding_window_view(kept, WINDOW)[::HOP]
     centers, spreads = np.empty(len(windows)), np.empty(len(windows))
-    for start in range(0, len(windows), _CHUNK):  # bounds the copy that a median makes
+    for start in range(0, len(windows), _CHUNK):  # bounds the copies that are sorted
         part = slice(start, start + _CHUNK)
-        middle = np.median(windows[part], axis=1)
-        centers[part] = middle
-        deviation = np.abs(windows[part] - middle[:, None])
-        spreads[part] = MAD_TO_SIGMA * np.median(deviation, axis=1)
+        counts = np.full(len(windows[part]), WINDOW)
+        centers[part], spreads[part] = _levels(windows[part], counts)
     return centers, spreads
+
+
+def _levels(windows: FloatArray, counts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Median and sigma of each window's ``counts`` values that are not NaN."""
+    middle = _sorted_medians(np.array(windows), counts)
+    deviation = windows - middle[:, None]
+    return middle, MAD_TO_SIGMA * _sorted_medians(np.abs(deviation, out=deviation), counts)
+
+
+def _sorted_medians(windows: FloatArray, counts: IntArray) -> FloatArray:
+    """Median of each row, which is sorted in place: 6 times as fast as ``np.median``."""
+    windows.sort(axis=1)  # NaN goes last
+    row = np.arange(len(windows))
+    return (windows[row, (counts - 1) // 2] + windows[row, counts // 2]) / 2
+
+
+def row_medians(windows: FloatArray) -> FloatArray:
+    """Median of the finite values of each row, shape (rows,); NaN in a row without any."""
+    kept = np.where(np.isfinite(windows), windows, np.nan)
+    counts = np.isfinite(kept).sum(axis=1)
+    middle = _sorted_medians(kept, np.maximum(counts, 1)) if kept.shape[1] else np.empty(0)
+    return np.where(counts > 0, middle, np.nan) if kept.shape[1] else np.full(len(kept), np.nan)
 
 
 def block_medians(values: FloatArray, blocks: int) -> FloatArray:
     """Medians of ``blocks`` equal stretches of the finite values, shape (≤ blocks,)."""
     kept = values[np.isfinite(values)]
-    if len(kept) == 0:
-        return np.empty(0)
-    size = max(1, len(kept) // blocks)
-    usable = kept[: size * min(blocks, len(kept))]
-    return np.asarray(np.median(usable.reshape(-1, size), axis=1), dtype=np.float64)
+    bounds = block_bounds(len(kept), blocks)
+    thin = max(1, len(kept) // (blocks * _ENOUGH))  # a median of 4,096 is known to 2 % of sigma
+    return np.array([np.median(kept[a:b:thin]) for a, b in pairwise(bounds.tolist())])
+
+
+def block_bounds(count: int, blocks: int) -> IntArray:
+    """Where ``blocks`` stretches of ``count`` values begin and end, sizes within 1 of each other.
+
+    Shape (blocks + 1,); fewer where there are fewer values than blocks.
+    """
+    pieces = min(blocks, count)
+    return np.arange(pieces + 1) * count // max(pieces, 1)
+
+
+def theil_sen(values: FloatArray) -> float:
+    """Median slope over all pairs, a place; NaN for fewer than 2 finite values (H. Theil, 1950).
+
+    Args:
+        values: shape (points,), a few hundred at most (all pairs are formed).
+    """
+    at = np.flatnonzero(np.isfinite(values))
+    if len(at) < 2:
+        return float("nan")
+    first, second = np.triu_indices(len(at), 1)
+    slopes = (values[at[second]] - values[at[first]]) / (at[second] - at[first])
+    return float(np.median(slopes))
+
+
+def significant_digits(values: FloatArray, most: int = 9) -> int:
+    """Digits the values were printed with: the least that reproduces the first 64 of them.
+
+    ``most`` where they have as many or more; 0 where no value is finite and not zero.
+    """
+    usable = values[np.isfinite(values) & (values != 0)][:64].tolist()
+    digits = 0
+    for value in usable:
+        digits = max(
+            digits, next((d for d in range(1, most) if float(f"{value:.{d}g}") == value), most)
+        )
+        if digits == most:
+            break
+    return digits
 
 
 def spread_out(rows: IntArray, most: int = 12) -> IntArray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import Run
 from forensics.runlog.schema import SKIP_NONFINITE_LOSS
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+T = TypeVar("T")
 
 _PART_NAMES = {
     "params": "per-parameter snapshots",
@@ -44,6 +47,7 @@ class Signals:
         self.run = run
         self.table = run.steps
         self._matrices: dict[tuple[str, str], ParamMatrix | None] = {}
+        self._derived: dict[tuple[object, ...], Any] = {}
 
     # -- the table -------------------------------------------------------------------------
 
@@ -152,6 +156,14 @@ class Signals:
             return np.zeros(len(steps), dtype=np.int64)
         return np.maximum(np.searchsorted(self.step, steps, side="right") - 1, 0)
 
+    def derived(self, compute: Callable[..., T], *settings: Hashable) -> T:
+        """``compute(self, *settings)``, computed once a run: for what several rules share."""
+        key = (compute, *settings)
+        if key not in self._derived:
+            self._derived[key] = compute(self, *settings)
+        result: T = self._derived[key]
+        return result
+
     def evidence(
         self,
         signal: str,
@@ -245,16 +257,6 @@ class Signals:
     def norm_baseline(self) -> Baseline:
         """The running baseline of ``log_norm``."""
         return baseline(self.log_norm)
-
-    @cached_property
-    def log_loss(self) -> FloatArray:
-        """Natural log of the loss; NaN where it is not finite and positive."""
-        return _log(self.loss)
-
-    @cached_property
-    def loss_baseline(self) -> Baseline:
-        """The running baseline of ``log_loss``."""
-        return baseline(self.log_loss)
 
     # -- precision and scaler ---------------------------------------------------------------
 
