@@ -1,0 +1,1 @@
+"""Where exactly: bisection of checkpoints, replay, operator tracing. Needs torch."""

@@ -1,0 +1,105 @@
+"""What a tensor holds, in a few numbers: enough to see why an operator failed on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorStats:
+    """Statistics of one tensor.
+
+    Attributes:
+        dtype: such as ``float16``.
+        shape: its size per dimension.
+        absmax: largest magnitude among the finite elements; 0 where there is none.
+        absmin: smallest magnitude among the finite elements; 0 where there is none.
+        nan: how many elements are NaN.
+        inf: how many are +Inf or -Inf.
+        first_bad: index of the first non-finite element, or None.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    absmax: float
+    absmin: float
+    nan: int
+    inf: int
+    first_bad: tuple[int, ...] | None = None
+
+    @property
+    def finite(self) -> bool:
+        """True when every element is finite."""
+        return self.nan == 0 and self.inf == 0
+
+
+def stats_of(tensor: Tensor) -> TensorStats:
+    """The statistics of one floating tensor."""
+    values = tensor.detach()
+    finite = torch.isfinite(values)
+    nan = int(torch.isnan(values).sum())
+    bad = values.numel() - int(finite.sum())
+    kept = values[finite].abs()
+    first = None
+    if bad:
+        flat = int((~finite).flatten().to(torch.uint8).argmax())
+        first = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), values.shape))
+    return TensorStats(
+        dtype=str(values.dtype).removeprefix("torch."),
+        shape=tuple(values.shape),
+        absmax=float(kept.max()) if kept.numel() else 0.0,
+        absmin=float(kept.min()) if kept.numel() else 0.0,
+        nan=nan,
+        inf=bad - nan,
+        first_bad=first,
+    )
+
+
+def is_float(value: Any) -> bool:
+    """Is it a dense floating tensor with elements: the only kind that can go non-finite here?"""
+    return (
+        isinstance(value, Tensor)
+        and value.is_floating_point()
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and value.numel() > 0
+    )
+
+
+def float_tensors(tree: Any) -> Iterator[Tensor]:
+    """The floating tensors in nested lists, tuples and dicts, in order."""
+    if is_float(tree):
+        yield tree
+    elif isinstance(tree, dict):
+        yield from _each(tree.values())
+    elif isinstance(tree, list | tuple):
+        yield from _each(tree)
+
+
+def _each(trees: Iterable[Any]) -> Iterator[Tensor]:
+    for tree in trees:
+        yield from float_tensors(tree)
+
+
+def nonfinite_kind(tensor: Tensor) -> str:
+    """``nan`` when any element is NaN, ``inf`` when any is infinite, else the empty text.
+
+    The sum is non-finite whenever an element is, and costs a third of ``isfinite().all()``; a sum
+    that overflows over finite elements is looked at again.
+    """
+    values = tensor.detach()
+    if bool(torch.isfinite(values.sum(dtype=_wide(values.dtype)))):
+        return ""
+    if bool(torch.isnan(values).any()):
+        return "nan"
+    return "inf" if bool(torch.isinf(values).any()) else ""
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """A sum of many large halves is no overflow: halves are summed in fp32."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
