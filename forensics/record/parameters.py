@@ -1,0 +1,97 @@
+"""The parameters a run tracks: their names, their groups, and how their gradients arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from forensics.runlog.manifest import ParameterInfo
+
+
+def tracked_parameters(
+    model: nn.Module, optimizers: Iterable[Optimizer]
+) -> list[tuple[str, Tensor]]:
+    """The parameters that the optimizers hold, each once, by name and in network order.
+
+    One that the model does not own comes last, as ``optimizers.I.J`` (its place in optimizer I).
+    Parameter groups added later are not in the list.
+    """
+    held: dict[int, tuple[str, Tensor]] = {}
+    for i, optimizer in enumerate(optimizers):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for j, parameter in enumerate(parameters):
+            held.setdefault(id(parameter), (f"optimizers.{i}.{j}", parameter))
+    owned = [(name, p) for name, p in model.named_parameters() if id(p) in held]
+    ids = {id(p) for _, p in owned}
+    return [*owned, *(pair for key, pair in held.items() if key not in ids)]
+
+
+def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[float, ...]:
+    """The learning rate of every parameter group, over all optimizers in order."""
+    return tuple(float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups)
+
+
+def describe_parameters(
+    model: nn.Module, optimizers: Sequence[Optimizer]
+) -> tuple[ParameterInfo, ...]:
+    """What ``run.json`` says about every parameter; a tied one is named once, by its first name."""
+    groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
+    group_of = {id(p): i for i, members in enumerate(groups) for p in members}
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    owned = [(name, p) for name, p in model.named_parameters()]
+    foreign = [(n, p) for n, p in tracked_parameters(model, optimizers) if id(p) not in names]
+    return tuple(
+        ParameterInfo(
+            name=name,
+            shape=tuple(parameter.shape),
+            dtype=str(parameter.dtype).removeprefix("torch."),
+            group=group_of.get(id(parameter), -1),
+            tied=tuple(other for other in names.get(id(parameter), ()) if other != name),
+            requires_grad=parameter.requires_grad,
+        )
+        for name, parameter in (*owned, *foreign)
+    )
+
+
+class ArrivalOrder:
+    """In which order the gradients of the first backward arrive, nearest the loss first.
+
+    Hooks note it and are removed once it is known, so that later steps pay nothing.
+
+    Args:
+        named_parameters: those to watch.
+        known: the order, where an earlier part of the run has found it.
+    """
+
+    def __init__(
+        self, named_parameters: Iterable[tuple[str, Tensor]], known: Sequence[str] = ()
+    ) -> None:
+        self.names: list[str] = list(known)
+        self._hooks: list[RemovableHandle] = []
+        if not known:
+            self._hooks = [
+                parameter.register_post_accumulate_grad_hook(partial(self._note, name))
+                for name, parameter in named_parameters
+                if parameter.requires_grad and parameter.is_leaf
+            ]
+
+    def _note(self, name: str, _: Tensor) -> None:
+        if name not in self.names:
+            self.names.append(name)
+
+    def settle(self) -> None:
+        """Call after a backward: stop watching where anything arrived."""
+        if self._hooks and self.names:
+            self.close()
+
+    def close(self) -> None:
+        """Stop watching."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
