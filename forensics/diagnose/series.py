@@ -177,7 +177,7 @@ def _sorted_medians(windows: FloatArray, counts: IntArray) -> FloatArray:
     return (windows[row, (counts - 1) // 2] + windows[row, counts // 2]) / 2
 
 
-def row_medians(windows: FloatArray) -> FloatArray:
+def row_medians(windows: NDArray[Any]) -> FloatArray:
     """Median of the finite values of each row, shape (rows,); NaN in a row without any."""
     kept = np.where(np.isfinite(windows), windows, np.nan)
     counts = np.isfinite(kept).sum(axis=1)

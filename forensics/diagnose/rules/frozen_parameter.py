@@ -1,0 +1,256 @@
+"""A parameter that never moves: no gradient, a zero gradient, or an update that does nothing.
+
+What it detects
+    Three ways not to learn, over the snapshots of steps that were really taken: the gradient is
+    exactly 0 each time while others are not; no gradient arrives at all although one is
+    required; the gradient is there but the update is exactly 0, because no optimizer holds the
+    parameter or because a half-precision weight rounds the update away. One finding a way.
+
+Why it matters
+    The loss falls a little, from what the other layers learn, and nothing else tells that a part
+    of the network is dead, detached or forgotten.
+
+Evidence
+    The parameter's gradient or update norm beside the median of the others.
+
+Silent when
+    ``requires_grad`` is off, the learning rate is 0, every gradient is 0, there are fewer than 5
+    snapshots or they span fewer than 20 steps. Biases, normalisation weights, single unused
+    branches and a body that no optimizer holds while a head is trained are an info.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import spread_out
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.snapshots import (
+    Floats,
+    matrix_mask,
+    row_medians,
+    same_axes,
+    trainable_mask,
+    usable,
+)
+from forensics.diagnose.wording import number
+from forensics.runlog.params import ParamMatrix
+from forensics.runlog.steps import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How much must be seen before a parameter counts as frozen."""
+
+    snapshots: int = threshold(5, "a branch or expert can sit out a few batches")
+    steps: int = threshold(20, "zero-initialised layers block gradients in the first steps only")
+
+
+@dataclass(frozen=True)
+class _View:
+    """The snapshots that count.
+
+    Attributes:
+        names: length P.
+        steps: shape (W,).
+        values: gradient norms, shape (W, P), NaN where none was taken.
+        matrices: which names are weight matrices, shape (P,).
+    """
+
+    signals: Signals
+    names: tuple[str, ...]
+    steps: IntArray
+    values: Floats
+    matrices: BoolArray
+
+    def group(self, name: str) -> int:
+        """The parameter's optimizer group; 0 where run.json does not say."""
+        info = self.signals.parameter_info.get(name)
+        return 0 if info is None else info.group
+
+    def is_half(self, name: str) -> bool:
+        """Is the weight itself stored in 16 bits?"""
+        info = self.signals.parameter_info.get(name)
+        return info is not None and info.dtype in ("float16", "bfloat16")
+
+
+@rule(thresholds=Thresholds, parts=("params.grad_l2",))
+def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield at most one finding for each way of not learning."""
+    matrix = signals.param_matrix("grad_l2")
+    if matrix is None:
+        return
+    rows = _working(signals, matrix)
+    steps = matrix.steps[rows]
+    if len(rows) < thresholds.snapshots or steps[-1] - steps[0] < thresholds.steps:
+        return
+    matrices = matrix_mask(matrix.names, signals.parameter_info)
+    view = _View(signals, matrix.names, steps, usable(matrix)[rows], matrices)
+    trainable = trainable_mask(matrix.names, signals.parameter_info)
+    taken = matrix.present[rows].sum(axis=0)
+    moving = (matrix.present[rows] & (matrix.values[rows] != 0)).any(axis=0)
+    yield from _zero_gradient(view, trainable & ~moving & (taken >= thresholds.snapshots))
+    yield from _no_gradient(view, trainable & (taken == 0))
+    updates = signals.param_matrix("update_l2")
+    if updates is not None and same_axes(updates, matrix):
+        still = updates.present[rows] & (updates.values[rows] == 0)
+        counted = still.sum(axis=0) >= max(thresholds.snapshots, 1)
+        still = counted & (still | ~updates.present[rows]).all(axis=0)
+        yield from _no_update(view, trainable & still & (view.values > 0).all(axis=0))
+
+
+def _working(signals: Signals, matrix: ParamMatrix) -> IntArray:
+    """Snapshots of steps that were taken, at a positive rate, with some gradient above zero."""
+    alive = (usable(matrix) > 0).any(axis=1)
+    if len(signals) == 0:
+        return np.flatnonzero(alive)
+    rows = signals.rows_at(matrix.steps)
+    logged = signals.step[rows] == matrix.steps
+    idle = logged & (signals.skipped[rows] | (signals.lr[rows] == 0))
+    return np.flatnonzero(alive & ~idle)
+
+
+def _zero_gradient(view: _View, frozen: BoolArray) -> Iterator[Finding]:
+    if not frozen.any():
+        return
+    finding = _finding(view, frozen, serious=frozen & view.matrices)
+    tiny = view.signals.precision == "fp16"
+    yield replace(
+        finding,
+        message=f"the gradient of {_who(finding, frozen)} is exactly 0 in all {len(view.steps)} "
+        f"snapshots, where the median parameter has {number(_usual(view, frozen))}",
+        cause="Its output reaches the loss with weight 0: units that never activate, a gate or "
+        "mask that is 0" + (", or fp16 gradients below 6e-8." if tiny else "."),
+        remedy=f"Look at what follows {finding.subject} on the way to the loss; the share of zeros "
+        "in the activations there tells whether the units are dead.",
+    )
+
+
+def _no_gradient(view: _View, frozen: BoolArray) -> Iterator[Finding]:
+    if not frozen.any() or not view.signals.parameter_info:
+        return
+    serious = _cut_off(view, frozen)
+    finding = _finding(view, frozen, serious=serious)
+    if serious.any():
+        cause = "The graph is cut after it: detach, .data, .item, no_grad, a trip through numpy."
+        remedy = f"Follow the output of {finding.subject} to the loss and look for what detaches "
+        remedy += "it. If it is meant to be frozen, set requires_grad to False."
+    else:
+        cause = "The forward pass does not use it, or not in the steps that were recorded."
+        remedy = f"If {finding.subject} should learn, check that forward uses it; else leave it."
+    yield replace(
+        finding,
+        message=f"no gradient ever reached {_who(finding, frozen)} in {len(view.steps)} "
+        "snapshots, although one is required",
+        cause=cause,
+        remedy=remedy,
+    )
+
+
+def _no_update(view: _View, frozen: BoolArray) -> Iterator[Finding]:
+    """Split by reason: rounded away, held by no optimizer, or held at a rate of 0."""
+    rounded = frozen & np.array([view.is_half(name) for name in view.names], dtype=bool)
+    outside = frozen & ~rounded & np.array([view.group(n) < 0 for n in view.names], dtype=bool)
+    idle = frozen & ~rounded & ~outside
+    yield from _still(
+        view,
+        rounded,
+        serious=rounded & view.matrices,
+        why="its updates are less than half the spacing of 16-bit numbers and are rounded away",
+        remedy="Keep fp32 master weights (fp32 parameters under autocast), or use an optimizer "
+        "with stochastic rounding or Kahan summation.",
+    )
+    yield from _still(
+        view,
+        outside,
+        serious=outside & view.matrices & (2 * outside.sum() < len(view.names)),
+        why="no optimizer holds it",
+        remedy="Give it to the optimizer if it should learn, or set requires_grad to False.",
+    )
+    yield from _still(
+        view,
+        idle,
+        serious=idle & view.matrices & np.array([_has_rate(view, n) for n in view.names]),
+        why="the optimizer leaves it where it is",
+        remedy="Check the learning rate of its parameter group, and that the optimizer holds this "
+        "tensor and not an older copy of it.",
+    )
+
+
+def _still(
+    view: _View, frozen: BoolArray, *, serious: BoolArray, why: str, remedy: str
+) -> Iterator[Finding]:
+    if not frozen.any():
+        return
+    finding = _finding(view, frozen, serious=serious)
+    yield replace(
+        finding,
+        message=f"{_who(finding, frozen)} did not move in any of {len(view.steps)} snapshots "
+        f"although the gradient is there: {why}",
+        cause=f"{why[0].upper()}{why[1:]}.",
+        remedy=remedy,
+    )
+
+
+def _has_rate(view: _View, name: str) -> bool:
+    """Is the rate of this parameter's own group positive (or unknown)?"""
+    group = view.group(name)
+    column = view.signals.column(f"lr_{group}") if group > 0 else view.signals.lr
+    return not bool(np.all(column[np.isfinite(column)] == 0)) or not np.isfinite(column).any()
+
+
+def _cut_off(view: _View, frozen: BoolArray) -> BoolArray:
+    """The frozen weight matrices, if they are all of the first ones and an optimizer holds them.
+
+    One branch without gradient is unused; everything before some point is a cut graph.
+    """
+    held = np.array([view.group(name) >= 0 for name in view.names], dtype=bool)
+    cut = frozen & view.matrices & held
+    last = int(np.flatnonzero(cut)[-1]) if cut.any() else 0
+    whole = bool((frozen | ~view.matrices)[: last + 1].all())
+    return cut if whole and cut.sum() >= 2 else np.zeros_like(cut)
+
+
+def _finding(view: _View, frozen: BoolArray, *, serious: BoolArray) -> Finding:
+    """The skeleton; the subject is the frozen one nearest the loss, where the signal ends."""
+    column = int(np.flatnonzero(serious if serious.any() else frozen)[-1])
+    picked = spread_out(np.arange(len(view.steps)), 6)
+    steps = tuple(int(step) for step in view.steps[picked])
+    own = np.nan_to_num(view.values[picked, column])
+    others = row_medians(view.values[np.ix_(picked, ~frozen)]) if (~frozen).any() else own
+    return Finding(
+        rule="frozen-parameter",
+        severity=Severity.WARNING if serious.any() else Severity.INFO,
+        message="",
+        first_step=int(view.steps[0]),
+        last_step=int(view.steps[-1]),
+        subject=view.names[column],
+        evidence=(
+            Evidence(
+                signal=f"grad_l2 of {view.names[column]}",
+                steps=steps,
+                values=tuple(float(value) for value in own),
+            ),
+            Evidence(
+                signal="grad_l2 of the median other parameter",
+                steps=steps,
+                values=tuple(float(value) for value in others),
+            ),
+        ),
+    )
+
+
+def _who(finding: Finding, frozen: BoolArray) -> str:
+    others = int(frozen.sum()) - 1
+    return f"{finding.subject} and {others} more" if others else finding.subject
+
+
+def _usual(view: _View, frozen: BoolArray) -> float:
+    others = view.values[:, ~frozen]
+    finite = others[np.isfinite(others)]
+    return float(np.median(finite)) if len(finite) else float("nan")
