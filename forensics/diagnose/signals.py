@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
-from forensics.diagnose.scaling import Scaling, analyse
+from forensics.diagnose.scaler_reading import read_scaler
+from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import Baseline, baseline, spread_out
 from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
 from forensics.runlog.params import ParamMatrix
@@ -289,7 +290,7 @@ class Signals:
     @cached_property
     def scaling(self) -> Scaling:
         """What the loss scaler did: falls, growths, its interval, and which skips are routine."""
-        return analyse(self)
+        return read_scaler(self)
 
 
 def _log(values: FloatArray) -> FloatArray:

@@ -1,0 +1,277 @@
+"""How the log of a loss scaler is read: which rows fell, skipped, calibrated, and at what lag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from forensics.diagnose.scaling import (
+    DEFAULT_START,
+    UNKNOWN_HYSTERESIS,
+    Moves,
+    Scaling,
+    SkipRuns,
+)
+from forensics.diagnose.series import runs_of
+from forensics.runlog.manifest import ScalerPolicy
+from forensics.runlog.schema import SKIP_OTHER
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from forensics.diagnose.signals import Signals
+
+CALIBRATED = 200
+"""Clean steps after which the start-up calibration is over: far more than the gaps between its
+overflows (0 to 20), far fewer than the growth interval of 1,000 or 2,000 that ends in the next."""
+LEAST_RUN = 10
+"""Skips in a row that are an alarm at any scale: the longest run of 20 healthy simulations of
+20,000 steps is 9."""
+MOST_JUMPS = 3
+"""Jumps of the scale that are taken for a resume; more of them are a fault of their own."""
+ZERO_LOG2 = -150.0
+"""A scale printed as 0: below the smallest fp32 number, 2^-149."""
+_STILL = 1e-3
+"""Octaves below which a scale has not moved (nobody uses a growth factor of 1.0007)."""
+
+
+def read_scaler(signals: Signals) -> Scaling:
+    """The scaler's behaviour in a run's log."""
+    policy = signals.policy
+    if policy is not None and not policy.enabled:
+        policy = None
+    rows, log2 = _scale_rows(signals)
+    starts = _starts(signals, policy, rows, log2)
+    lag = _lag(signals, rows, log2)
+    falls, growths = _moves(signals, rows, log2, lag)
+    active = _active(signals, policy)
+    patience = policy.hysteresis if policy is not None else UNKNOWN_HYSTERESIS
+    caps = _caps(rows, log2, starts, active, patience)
+    skipped, said = _skipped(signals, falls)
+    skips = np.flatnonzero(skipped)
+    calibrating = _calibrating(signals.step, skips, starts, caps)
+    leading = np.zeros(len(signals), dtype=bool)
+    leading[skips[calibrating]] = True
+    limits = _Limits(rows, log2, starts, caps, active, policy.hysteresis if policy else 1)
+    interval, interval_row = _interval(signals, policy, falls, growths, starts)
+    return Scaling(
+        step=signals.step,
+        active=active,
+        rows=rows,
+        log2=log2,
+        lag=lag,
+        falls=falls,
+        growths=growths,
+        starts=starts,
+        skips=skips,
+        calibrating=calibrating,
+        runs=_runs(skipped, said, leading, limits),
+        routine=_routine(signals, falls, active, leading, limits),
+        interval=interval,
+        interval_row=interval_row,
+        hysteresis=policy.hysteresis if policy is not None else None,
+        floor=policy.floor if policy is not None else 0.0,
+    )
+
+
+def spared(signals: Signals) -> BoolArray:
+    """Skips that need no halving: of a non-finite loss, or a guard's; shape (rows,)."""
+    for_loss = signals.skipped_for_loss | (signals.skipped & signals.loss_bad)
+    return np.asarray(for_loss | signals.reason_starts(SKIP_OTHER), dtype=bool)
+
+
+def growth_distances(
+    signals: Signals, falls: Moves, growths: Moves, starts: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Steps from the last event (skip or move) to each growth, and the growths' rows.
+
+    Only stretches in which every step is logged count, and the first growth after a start does
+    not: the scaler may have come with a count of its own.
+    """
+    skips = np.flatnonzero(signals.skipped & ~spared(signals))
+    events = np.unique(np.concatenate((falls.rows, growths.rows, skips)))
+    at = np.searchsorted(events, growths.rows) - 1
+    known = (at >= 0) & growths.adjacent
+    rows, last = growths.rows[known], events[at[known]]
+    distance = signals.step[rows] - signals.step[last]
+    one_start = _part_of(starts, rows) == _part_of(starts, last)
+    whole = (distance == rows - last) & one_start
+    return distance[whole], rows[whole]
+
+
+def _scale_rows(signals: Signals) -> tuple[IntArray, FloatArray]:
+    """Rows with a finite scale that is not negative (a placeholder of -1 is none), and its log2."""
+    scale = signals.scale
+    rows = np.flatnonzero(np.isfinite(scale) & (scale >= 0))
+    values = scale[rows]
+    tiny = values <= 2.0**ZERO_LOG2
+    return rows, np.where(tiny, ZERO_LOG2, np.log2(np.where(tiny, 1.0, values)))
+
+
+def _active(signals: Signals, policy: ScalerPolicy | None) -> bool | None:
+    """Was a loss scaler at work? A log without a scale tells only where run.json does."""
+    if signals.scaler_active or policy is not None:
+        return True
+    manifest = signals.run.manifest
+    without = manifest is not None and manifest.precision in ("fp32", "bf16")
+    return False if without or signals.has("scaler_scale") else None
+
+
+def _starts(
+    signals: Signals, policy: ScalerPolicy | None, rows: IntArray, log2: FloatArray
+) -> IntArray:
+    """Rows where a run starts or resumes: the first, each segment's, and the first jumps up."""
+    if len(signals) == 0:
+        return np.empty(0, dtype=np.int64)
+    manifest = signals.run.manifest
+    begun = [segment.start_step for segment in manifest.segments] if manifest is not None else []
+    segments = np.searchsorted(signals.step, np.array(begun, dtype=np.int64))
+    growth = np.log2(max(policy.growth_factor, 2.0)) if policy is not None else 1.0
+    jumped = (np.diff(log2) > 1.5 * growth) & (np.diff(signals.step[rows]) == 1)
+    jumps = rows[1:][jumped][:MOST_JUMPS]
+    found = np.unique(np.concatenate(([0], segments, jumps))).astype(np.int64)
+    return found[found < len(signals)]
+
+
+def _part_of(starts: IntArray, rows: IntArray) -> IntArray:
+    """Which start each row belongs to."""
+    return np.asarray(np.searchsorted(starts, rows, side="right") - 1, dtype=np.int64)
+
+
+def _lag(signals: Signals, rows: IntArray, log2: FloatArray) -> int:
+    """Is the scale of a row the one before ``update()`` (0) or after it (1)?
+
+    Our own record logs it before. Elsewhere the first fall decides of which only one of the two
+    rows it lies between was an overflow.
+    """
+    if signals.run.manifest is not None or len(rows) < 2:
+        return 0
+    overflow = signals.skipped | signals.norm_bad | signals.loss_bad
+    before, after = overflow[rows[:-1]], overflow[rows[1:]]
+    fell = (np.diff(log2) < -_STILL) & (np.diff(signals.step[rows]) == 1)
+    decisive = np.flatnonzero(fell & (before != after))
+    return int(after[decisive[0]]) if len(decisive) else 0
+
+
+def _moves(signals: Signals, rows: IntArray, log2: FloatArray, lag: int) -> tuple[Moves, Moves]:
+    """The falls and the growths."""
+    change = np.diff(log2)
+    adjacent = np.diff(signals.step[rows]) == 1
+    every = Moves(rows[1:] if lag else rows[:-1], np.abs(change), log2[1:], adjacent)
+    return every.where(change < -_STILL), every.where(change > _STILL)
+
+
+def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:
+    """Which rows are lost steps, and which say so; without a skip column a fall tells."""
+    said = signals.present("skipped")
+    if said.any():
+        return signals.skipped & said, said
+    skipped = np.zeros(len(signals), dtype=bool)
+    skipped[falls.rows] = True
+    return skipped, np.broadcast_to(np.True_, skipped.shape)
+
+
+def _caps(
+    rows: IntArray, log2: FloatArray, starts: IntArray, active: bool | None, patience: int
+) -> FloatArray:
+    """The most skips each start's calibration may take: log2 of the scale it starts at, and h."""
+    if active is False:
+        return np.zeros(len(starts))
+    if len(rows) == 0:
+        return np.full(len(starts), 2 * DEFAULT_START + patience)  # Megatron starts at 2^32
+    at = np.minimum(np.searchsorted(rows, starts), len(rows) - 1)
+    return np.asarray(np.maximum(log2[at], 0.0) + patience)
+
+
+def _calibrating(step: IntArray, skips: IntArray, starts: IntArray, caps: FloatArray) -> BoolArray:
+    """Which skips belong to a calibration: before 200 clean steps, and not more than its cap."""
+    if len(skips) == 0:
+        return np.zeros(0, dtype=bool)
+    part = _part_of(starts, skips)
+    first = np.searchsorted(skips, starts)
+    order = np.arange(len(skips)) - first[part]
+    clean = np.diff(step[skips], prepend=step[skips[0]])
+    clean = np.where(order > 0, clean, step[skips] - step[starts[part]])
+    ended = np.cumsum(clean > CALIBRATED)
+    ended_before = np.concatenate(([0], ended))[first]
+    return np.asarray((ended == ended_before[part]) & (order < caps[part]), dtype=bool)
+
+
+class _Limits:
+    """The length at which a run of lost steps is more than a scaler's routine."""
+
+    def __init__(
+        self,
+        rows: IntArray,
+        log2: FloatArray,
+        starts: IntArray,
+        caps: FloatArray,
+        active: bool | None,
+        hysteresis: int,
+    ) -> None:
+        self.rows, self.log2, self.starts, self.caps = rows, log2, starts, caps
+        self.unlogged = 0.0 if active is False else DEFAULT_START
+        self.hysteresis = hysteresis
+
+    def at(self, first: IntArray, calibrating: BoolArray) -> FloatArray:
+        """The limit of runs that begin at these rows, and while calibrating or not."""
+        scale = np.full(len(first), self.unlogged)
+        if len(self.rows):
+            scale = self.log2[np.maximum(np.searchsorted(self.rows, first, side="right") - 1, 0)]
+        limit = np.maximum(np.ceil(scale) + self.hysteresis, LEAST_RUN)
+        cap = self.caps[_part_of(self.starts, first)] if len(first) else np.empty(0)
+        return np.asarray(np.where(calibrating, np.maximum(limit, cap + 1), limit))
+
+
+def _runs(lost: BoolArray, said: BoolArray, leading: BoolArray, limits: _Limits) -> SkipRuns:
+    """The runs of lost rows among the rows that say."""
+    rows = np.flatnonzero(said)
+    first, last = runs_of(lost[rows])
+    starts = rows[first]
+    limit = limits.at(starts, leading[starts])
+    return SkipRuns(starts, rows[last], last - first + 1, limit)
+
+
+def _routine(
+    signals: Signals, falls: Moves, active: bool | None, leading: BoolArray, limits: _Limits
+) -> BoolArray:
+    """Rows whose non-finite norm is an overflow that the scaler dealt with.
+
+    The loss is finite, the step was skipped (or the log does not say; a fall says it too), the
+    scale was above 1, and the run of such rows is shorter than its limit.
+    """
+    if active is False or not signals.norm_bad.any():
+        return np.zeros(len(signals), dtype=bool)
+    fell = np.zeros(len(signals), dtype=bool)
+    fell[falls.rows] = True
+    handled = signals.skipped | fell | ~signals.present("skipped")
+    lost = signals.norm_bad | signals.skipped
+    said = signals.present("grad_l2_pre_clip") | signals.present("skipped")
+    runs = _runs(lost, said, leading, limits)
+    long = np.zeros(len(signals) + 1, dtype=np.int64)
+    np.add.at(long, runs.first[runs.too_long], 1)
+    np.add.at(long, runs.last[runs.too_long] + 1, -1)
+    in_long = np.cumsum(long[:-1]) > 0
+    at_one = signals.scale_log2 <= 0
+    return signals.norm_bad & ~signals.loss_bad & handled & ~in_long & ~at_one
+
+
+def _interval(
+    signals: Signals,
+    policy: ScalerPolicy | None,
+    falls: Moves,
+    growths: Moves,
+    starts: IntArray,
+) -> tuple[int | None, int]:
+    """The growth interval, and the row from which on the log shows it.
+
+    By run.json, else the first distance from an event to the next growth that comes twice.
+    """
+    if policy is not None:
+        return policy.growth_interval, 0
+    distances, rows = growth_distances(signals, falls, growths, starts)
+    order = np.argsort(distances, kind="stable")
+    again = order[1:][np.diff(distances[order]) == 0]
+    if len(again) == 0:
+        return None, 0
+    return int(distances[again.min()]), int(rows[again.min()])
