@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,6 +15,9 @@ from forensics.record.config import Config
 Batch = Any
 """One micro-batch: a tensor, or a tuple, list or dict of tensors with the sample in dimension 0."""
 
+Batches = Callable[[int], Any]
+"""``step → micro-batches of that optimizer step``: a list of batches, or a lone batch."""
+
 
 @dataclass
 class Training:
@@ -21,14 +25,15 @@ class Training:
 
     Attributes:
         model: the module; its parameters are the run's.
-        optimizers: at least one.
+        optimizers: at least one; a lone one may be given without a list.
         loss: ``(model, micro_batch) → scalar Tensor``, the mean over the micro-batch's samples.
-        schedulers: stepped once an optimizer step that was taken.
+        schedulers: stepped once an optimizer step that was taken; a lone one without a list, too.
         scaler: a ``torch.amp.GradScaler`` of the recipe's own; None lets the reference loop make
             the one that the precision asks for.
         ema: an exponential moving average of the recipe's own; None lets the reference loop make
             one where ``config.ema_decay`` is set.
         extra: any further state with ``state_dict`` and ``load_state_dict``, by name.
+        batch: the data, for a recipe that is a function; a recipe class has a method instead.
     """
 
     model: nn.Module
@@ -38,6 +43,13 @@ class Training:
     scaler: Any = None
     ema: Any = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    batch: Batches | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizers, Optimizer):
+            self.optimizers = [self.optimizers]
+        if hasattr(self.schedulers, "step"):
+            self.schedulers = [self.schedulers]
 
 
 class StepRecorder(Protocol):
@@ -60,11 +72,14 @@ class Recipe:
 
     Attributes:
         name: set by ``@recipe``.
-        defaults: what the recipe changes in the default ``Config``.
+        summary: one line for ``forensics record --list``; set by ``@recipe``.
+        defaults: what the recipe changes in the default ``Config``. The keys of its ``model`` and
+            ``data`` tables are the settings that a user may change there.
         config: the configuration of this recording; set before ``build``.
     """
 
     name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
     defaults: ClassVar[Config] = Config()
 
     def __init__(self, config: Config | None = None) -> None:
@@ -92,3 +107,67 @@ class Recipe:
     step: ClassVar[Callable[..., Any] | None] = None
     """``(self, training, micro_batches, recorder) → loss``: only where the loop itself is special;
     None means the reference step."""
+
+
+class FunctionRecipe(Recipe):
+    """A recipe written as one function from the config to a ``Training`` with its ``batch``."""
+
+    function: ClassVar[Callable[[Config], Training]]
+
+    def build(self, config: Config) -> Training:
+        """What the function returns; TypeError where it is no ``Training`` with a ``batch``."""
+        training = type(self).function(config)
+        if not isinstance(training, Training) or training.batch is None:
+            raise TypeError(f"recipe {self.name} must return a Training with its batch=…")
+        self._batches: Batches = training.batch
+        return training
+
+    def batch(self, step: int) -> list[Batch]:
+        """The function's data; a lone batch becomes a list of one micro-batch."""
+        batches = self._batches(step)
+        return batches if isinstance(batches, list) else [batches]
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_R = TypeVar("_R", bound=type[Recipe])
+
+
+class _Register(Protocol):
+    """What ``recipe(…)`` returns: takes a class and gives it back, or makes one of a function."""
+
+    @overload
+    def __call__(self, target: _R) -> _R: ...
+    @overload
+    def __call__(self, target: Callable[[Config], Training]) -> type[FunctionRecipe]: ...
+
+
+def recipe(name: str, summary: str = "", *, defaults: Config | None = None) -> _Register:
+    """Register the ``Recipe`` class, or the function ``config → Training``, below.
+
+    Args:
+        name: what ``forensics record NAME`` is given; letters, digits, ``.``, ``_`` and ``-``.
+        summary: one line for ``forensics record --list``.
+        defaults: replaces the class's ``defaults``; the only way to give a function some.
+
+    Raises:
+        ValueError: a name with other characters (it becomes a folder's name).
+    """
+    if not _NAME.match(name):
+        raise ValueError(f"{name!r} cannot name a recipe: letters, digits, '.', '_' and '-' can")
+
+    def register(target: Any) -> Any:
+        made: type[Recipe] = target if isinstance(target, type) else _from_function(target)
+        made.name, made.summary = name, summary
+        made.defaults = made.defaults if defaults is None else defaults
+        return made
+
+    return register
+
+
+def _from_function(function: Callable[[Config], Training]) -> type[FunctionRecipe]:
+    attributes = {
+        "function": staticmethod(function),
+        "__doc__": function.__doc__,
+        "__module__": function.__module__,
+    }
+    return type(function.__name__, (FunctionRecipe,), attributes)
