@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -29,7 +29,7 @@ def dataclass_from_json(cls: type[_T], data: Mapping[str, Any], where: str = "")
     prefix = f"{where}." if where else ""
     values = {
         name: _decode(kind, data[name], prefix + name)
-        for name, kind in _types_of(cls).items()
+        for name, kind in _types_of(cast(Any, cls)).items()
         if data.get(name) is not None
     }
     try:
