@@ -1,0 +1,162 @@
+"""A weight matrix grows and does not slow down.
+
+What it detects
+    The norm of a weight matrix has grown to 3 times (info) or 10 times (warning) what it was
+    after the warm-up, and grew as much in the second half of that time as in the first. Random
+    drift grows like the square root of time and slows down; this does not.
+
+Why it matters
+    What the matrix multiplies grows with it: attention scores, logits, activations. In fp16 they
+    overflow at 65,504, and a softmax saturates long before.
+
+Evidence
+    The norm of the fastest matrix over the snapshots.
+
+Silent when
+    The growth slows down (as under a decaying rate, weight decay or random drift); it is a bias, a
+    normalisation weight, or a matrix initialised near zero; there are fewer than 12 snapshots or
+    they span fewer than 100 steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import spread_out
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.snapshots import Floats, column_medians, matrix_mask, trainable_mask, usable
+from forensics.diagnose.warmup import warmup_end
+from forensics.diagnose.wording import factor, number, percent
+from forensics.runlog.manifest import ParameterInfo
+from forensics.runlog.steps import BoolArray, IntArray
+
+ENDS = 4
+"""Snapshots whose median stands for the beginning, the middle and the end."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a weight is said to grow away."""
+
+    told: float = threshold(3.0, "healthy matrices of a small GPT double at most after warm-up")
+    growth: float = threshold(
+        10.0, "products of two such matrices are up by 100: 7 octaves of fp16"
+    )
+    steady: float = threshold(
+        0.9, "second half over first: 1 is a straight line, 0.5 a random walk"
+    )
+    snapshots: int = threshold(12, "three medians of four")
+    steps: int = threshold(100, "early fits of small models grow straight for some tens of steps")
+    start_rms: float = threshold(1e-3, "matrices that start near zero have to grow")
+
+
+@dataclass(frozen=True)
+class _View:
+    """Snapshots after the warm-up × weight matrices; ``growth`` and ``grows`` have shape (M,)."""
+
+    steps: IntArray
+    names: tuple[str, ...]
+    norms: Floats
+    growth: Floats
+    grows: BoolArray
+
+
+@rule(thresholds=Thresholds, parts=("params.value_l2",))
+def weight_growth(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding, about the matrix that has grown the most."""
+    view = _view(signals, thresholds)
+    if view is None or not view.grows.any():
+        return
+    column = int(np.argmax(np.where(view.grows, view.growth, 0)))
+    grown = float(view.growth[column])
+    first = _onset(view.norms[:, column])
+    last = int(np.flatnonzero(np.isfinite(view.norms[:, column]))[-1])
+    picked = spread_out(np.arange(max(0, first - 1), last + 1))
+    everywhere = view.grows.sum() * 5 >= len(view.names) * 4
+    yield Finding(
+        rule="weight-growth",
+        severity=Severity.WARNING if grown >= thresholds.growth else Severity.INFO,
+        message=_message(view, column, (first, last)),
+        first_step=int(view.steps[first]),
+        last_step=int(view.steps[last]),
+        subject=view.names[column],
+        evidence=(
+            Evidence(
+                signal=f"value_l2 of {view.names[column]}",
+                steps=tuple(int(step) for step in view.steps[picked]),
+                values=tuple(float(value) for value in view.norms[picked, column]),
+            ),
+        ),
+        cause="Every matrix grows: the learning rate is too high, or nothing (weight decay, "
+        "normalisation) holds the weights."
+        if everywhere
+        else "This layer's updates point the same way step after step and nothing holds it back.",
+        remedy=f"Resume from before step {int(view.steps[first]):,} with a lower rate or with "
+        "weight decay on it; if it feeds a softmax or a product, normalise its output.",
+    )
+
+
+def _view(signals: Signals, thresholds: Thresholds) -> _View | None:
+    matrix = signals.param_matrix("value_l2")
+    if matrix is None:
+        return None
+    info = signals.parameter_info
+    columns = np.flatnonzero(matrix_mask(matrix.names, info) & trainable_mask(matrix.names, info))
+    rows = np.flatnonzero(matrix.steps >= warmup_end(signals))
+    steps = matrix.steps[rows]
+    if len(columns) == 0 or len(rows) < thresholds.snapshots:
+        return None
+    if steps[-1] - steps[0] < thresholds.steps:
+        return None
+    norms = usable(matrix)[np.ix_(rows, columns)]
+    names = tuple(matrix.names[column] for column in columns)
+    start, middle, end = _three_levels(steps, norms)
+    growth = np.where(start > 0, end / np.where(start > 0, start, 1), np.float32(0))
+    grows = (growth >= thresholds.told) & (end - middle >= thresholds.steady * (middle - start))
+    grows &= ~_starts_near_zero(names, start, info, thresholds.start_rms)
+    return _View(steps, names, norms, np.asarray(growth, dtype=np.float32), grows)
+
+
+def _three_levels(steps: IntArray, norms: Floats) -> tuple[Floats, Floats, Floats]:
+    """Norms at the beginning, half way in steps, and at the end of the finite snapshots."""
+    whole = np.flatnonzero(np.isfinite(norms).any(axis=1))
+    if len(whole) < 3 * ENDS:
+        nothing = np.zeros(norms.shape[1], dtype=np.float32)
+        return nothing, nothing, nothing
+    half = (int(steps[whole[0]]) + int(steps[whole[-1]])) / 2
+    at = int(np.searchsorted(steps[whole], half))
+    at = min(max(at - ENDS // 2, 0), len(whole) - ENDS)
+    start, middle, end = whole[:ENDS], whole[at : at + ENDS], whole[-ENDS:]
+    return column_medians(norms[start]), column_medians(norms[middle]), column_medians(norms[end])
+
+
+def _starts_near_zero(
+    names: tuple[str, ...], start: Floats, info: Mapping[str, ParameterInfo], rms: float
+) -> BoolArray:
+    sizes = np.array([info[n].numel if n in info else 1 for n in names], dtype=np.float64)
+    return np.asarray(start < rms * np.sqrt(np.maximum(sizes, 1)), dtype=bool)
+
+
+def _onset(norms: Floats) -> int:
+    """The snapshot after the last one within 10 % of the starting level."""
+    finite = np.flatnonzero(np.isfinite(norms))
+    start = float(np.median(norms[finite[:ENDS]]))
+    calm = finite[norms[finite] <= 1.1 * start]
+    return min(int(calm[-1]) + 1, int(finite[-1])) if len(calm) else int(finite[0])
+
+
+def _message(view: _View, column: int, rows: tuple[int, int]) -> str:
+    others = int(view.grows.sum()) - 1
+    first, last = (int(view.steps[row]) for row in rows)
+    rate = float(view.growth[column]) ** (1 / max(1, last - first)) - 1
+    more = f"; {others} more matrices too" if others else ""
+    return (
+        f"{view.names[column]} grew {factor(float(view.growth[column]))} between steps {first:,} "
+        f"and {last:,} without slowing down (norm {number(float(view.norms[rows[1], column]))}, "
+        f"{percent(rate)} a step){more}"
+    )
