@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from forensics.record.readback import read_scalars
+from forensics.record.tensor_norms import combine, measure
 
 CLIP_EPSILON = 1e-6
 """Added to the norm before dividing, as ``torch.nn.utils.clip_grad_norm_`` does."""
@@ -49,33 +49,29 @@ class ClipResult(NamedTuple):
     post: float
 
 
-@torch.no_grad()
 def grad_norms(
     named_parameters: Iterable[tuple[str, Tensor]], alongside: Sequence[Tensor] = ()
 ) -> GradNorms:
     """Measure the gradients of ``named_parameters``; those without one are left out.
 
-    One foreach pass takes the norms and one blocking read fetches them. A norm is non-finite
-    whenever an element is, so elements are counted (a second read) only where a norm is bad.
-
     Args:
         named_parameters: as ``model.named_parameters()`` gives them.
-        alongside: one-element tensors to fetch in the same read.
+        alongside: one-element tensors to fetch in the same blocking read.
     """
     held = [(name, _dense_grad(p)) for name, p in named_parameters if p.grad is not None]
     names = tuple(name for name, _ in held)
     grads = tuple(grad for _, grad in held)
-    values = read_scalars([*l2_norms(grads), *alongside])
-    l2, extra = values[: len(grads)], tuple(values[len(grads) :])
-    suspects = [i for i, norm in enumerate(l2) if not math.isfinite(norm)]
-    nonfinite: dict[str, int] = {}
-    overflowed = False
-    for i, (count, true_norm) in zip(suspects, _closer_look(grads, suspects), strict=True):
-        if count:
-            nonfinite[names[i]] = count
-        else:
-            l2[i], overflowed = true_norm, True
-    return GradNorms(names, grads, tuple(l2), nonfinite, _combine(l2), overflowed, extra)
+    found = measure(grads, alongside)
+    nonfinite = {name: count for name, count in zip(names, found.nonfinite, strict=True) if count}
+    return GradNorms(
+        names=names,
+        grads=grads,
+        l2=found.l2,
+        nonfinite=nonfinite,
+        total=combine(found.l2),
+        overflowed=any(found.overflowed),
+        alongside=found.alongside,
+    )
 
 
 def clip_global_l2_norm(grads: GradNorms | Iterable[Tensor], max_norm: float | None) -> ClipResult:
@@ -128,46 +124,6 @@ def first_non_finite_grad(
     rank = {name: i for i, name in enumerate(arrival_order)}
     backwards = [name for name in reversed(norms.names) if name in norms.nonfinite]
     return min(backwards, key=lambda name: rank.get(name, len(rank)), default=None)
-
-
-def l2_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The L2 norm of each tensor, on its device, shape (); float32, of float64 tensors float64."""
-    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        groups.setdefault((tensor.device, tensor.dtype), []).append(i)
-    norms: dict[int, Tensor] = {}
-    for (_, dtype), members in groups.items():
-        out = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else None
-        found = torch._foreach_norm([tensors[i] for i in members], 2, out)
-        norms.update(zip(members, found, strict=True))
-    return [norms[i] for i in range(len(tensors))]
-
-
-def count_nonfinite(tensor: Tensor) -> Tensor:
-    """How many elements are NaN or Inf; shape (), int64."""
-    return tensor.isfinite().logical_not_().sum()
-
-
-def _closer_look(grads: Sequence[Tensor], suspects: Sequence[int]) -> list[tuple[int, float]]:
-    """Per suspect the count of non-finite elements and its norm in float64, in one read."""
-    pairs = [(count_nonfinite(grads[i]), _float64_norm(grads[i])) for i in suspects]
-    values = read_scalars([scalar for pair in pairs for scalar in pair])
-    return [(int(values[i]), values[i + 1]) for i in range(0, len(values), 2)]
-
-
-def _float64_norm(tensor: Tensor) -> Tensor:
-    """The L2 norm of finite elements, in float64 and with the largest divided out first."""
-    if tensor.device.type == "mps":
-        tensor = tensor.cpu()  # Metal has no float64
-    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-    largest = wide.abs().amax()
-    norm: Tensor = torch.linalg.vector_norm(wide / largest) * largest
-    return norm
-
-
-def _combine(norms: Sequence[float]) -> float:
-    """The norm of norms, without overflow; NaN wins over Inf, as in torch."""
-    return math.nan if any(math.isnan(norm) for norm in norms) else math.hypot(*norms)
 
 
 def _dense_grad(parameter: Tensor) -> Tensor:

@@ -1,0 +1,83 @@
+"""L2 norms and non-finite counts of many tensors: one foreach pass and one blocking read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forensics.record.readback import read_scalars
+
+
+@dataclass(frozen=True)
+class TensorNorms:
+    """What ``measure`` found, one entry a tensor.
+
+    Attributes:
+        l2: the norms; NaN or Inf where an element is, and only there.
+        nonfinite: how many elements are NaN or Inf.
+        overflowed: the norm was Inf in the tensor's own precision though every element is finite;
+            ``l2`` holds the true one.
+        alongside: whatever else was read in the same go.
+    """
+
+    l2: tuple[float, ...]
+    nonfinite: tuple[int, ...]
+    overflowed: tuple[bool, ...]
+    alongside: tuple[float, ...] = ()
+
+
+@torch.no_grad()
+def measure(tensors: Sequence[Tensor], alongside: Sequence[Tensor] = ()) -> TensorNorms:
+    """Norms and non-finite counts, read from the device at once.
+
+    A norm is non-finite whenever an element is, and costs a fraction of an ``isfinite`` scan. So
+    elements are counted (in a second read) only where the norm is bad; where none of them is, the
+    norm itself has overflowed and is taken again in float64.
+    """
+    values = read_scalars([*l2_norms(tensors), *alongside])
+    l2, rest = values[: len(tensors)], values[len(tensors) :]
+    counts, overflowed = [0] * len(l2), [False] * len(l2)
+    suspects = [i for i, norm in enumerate(l2) if not math.isfinite(norm)]
+    closer = read_scalars([scalar for i in suspects for scalar in _closer_look(tensors[i])])
+    for i, count, true_norm in zip(suspects, closer[::2], closer[1::2], strict=True):
+        counts[i] = int(count)
+        if not count:
+            l2[i], overflowed[i] = true_norm, True
+    return TensorNorms(tuple(l2), tuple(counts), tuple(overflowed), tuple(rest))
+
+
+def l2_norms(tensors: Sequence[Tensor], order: float = 2.0) -> list[Tensor]:
+    """The L2 norm of each tensor, on its device, shape ().
+
+    They are float32, those of float64 tensors float64. With ``order`` infinity the largest
+    absolute values instead, of tensors that have elements.
+    """
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(i)
+    norms: dict[int, Tensor] = {}
+    for (_, dtype), members in groups.items():
+        # A norm in half precision would overflow at 65,504.
+        out = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else None
+        found = torch._foreach_norm([tensors[i] for i in members], order, out)
+        norms.update(zip(members, found, strict=True))
+    return [norms[i] for i in range(len(tensors))]
+
+
+def combine(norms: Sequence[float]) -> float:
+    """The L2 norm of a whole from the norms of its parts, in float64; NaN wins over Inf."""
+    return math.nan if any(map(math.isnan, norms)) else math.hypot(*norms)
+
+
+def _closer_look(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """How many elements are not finite, and the L2 norm in float64, safe from overflow."""
+    if tensor.device.type == "mps":
+        tensor = tensor.cpu()  # Metal has no float64
+    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+    nonfinite = wide.isfinite().logical_not_().sum()
+    largest = wide.abs().amax()
+    return nonfinite, torch.linalg.vector_norm(wide / largest) * largest
