@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from forensics.errors import InputError
 from forensics.runlog.activations import ActivationStore
-from forensics.runlog.manifest import MANIFEST_NAME, Manifest, read_manifest
+from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in
+from forensics.runlog.lock import LOCK_NAME, Holding, read_lock
+from forensics.runlog.manifest import MANIFEST_NAME, Manifest, NewerSchemaError, read_manifest
 from forensics.runlog.params import ParamStore
-from forensics.runlog.steps import StepTable
+from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import read_steps
 
+__all__ = ["CheckpointInfo", "Run", "load_run"]
 
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """A saved state and what its health file says, read without torch.
-
-    Attributes:
-        step: the state is the one *before* this step.
-        path: the checkpoint file.
-        healthy: False when something in it is non-finite; None when no health file tells.
-        health: the parsed ``step-N.health.json``, or empty.
-    """
-
-    step: int
-    path: Path
-    healthy: bool | None
-    health: dict[str, Any]
+STEP_LOGS = ("steps.csv", "steps.csv.gz")
+_PARTS = (MANIFEST_NAME, "params", "activations", "checkpoints", "ranks", "superseded")
+_RANK = re.compile(r"rank-(\d{5})\.csv\Z")
+_LARGEST_JSON = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -37,14 +32,17 @@ class Run:
 
     Attributes:
         path: the run directory, or the step log when that is all there is.
-        steps: the step log.
+        steps: the step log; no rows where it is missing.
         manifest: ``run.json``, or None.
         params: per-parameter snapshots, or None.
         checkpoints: in ascending order of step.
         activations: per-module activation statistics, or None.
-        ranks: per rank ≥ 1 its own local losses and norms, taken before the reduction.
+        ranks: per rank ≥ 1 its own local losses and norms, taken before the reduction; no rows
+            for a rank whose log is missing.
         bisection: the parsed ``bisect.json`` of the last bisection, or None.
-        superseded: step logs that resumes replaced, oldest first.
+        superseded: step logs that resumes replaced and earlier runs in the same file, oldest
+            first.
+        part_repairs: what was wrong with the parts beside the step log.
     """
 
     path: Path
@@ -56,16 +54,190 @@ class Run:
     ranks: tuple[StepTable, ...] = ()
     bisection: dict[str, Any] | None = None
     superseded: tuple[StepTable, ...] = ()
+    part_repairs: tuple[Repair, ...] = ()
+
+    @property
+    def repairs(self) -> tuple[Repair, ...]:
+        """All that had to be mended: step log, other parts, and snapshots as far as read."""
+        stores = (self.params, self.activations)
+        found = tuple(repair for store in stores if store is not None for repair in store.repairs)
+        return (*self.steps.repairs, *self.part_repairs, *found)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
-    """Load a run directory, or a step log alone."""
+    """Load a run.
+
+    Args:
+        path: a run directory, its ``steps.csv`` or ``run.json`` (both load the whole run), or a
+            step log on its own, whoever wrote it.
+
+    Raises:
+        InputError: there is no such file, no run in the directory, no training log in the file,
+            or a newer version of this program has written it.
+    """
     source = Path(path)
-    directory = source if source.is_dir() else source.parent
-    if not source.is_dir() and not (directory / MANIFEST_NAME).exists():
-        return Run(path=source, steps=read_steps(source))
+    if source.is_dir():
+        return _load_directory(source)
+    if not source.exists():
+        raise InputError("no such file or directory", where=source)
+    home = source.parent
+    whole = source.name in STEP_LOGS and any((home / part).exists() for part in _PARTS)
+    if whole or source.name == MANIFEST_NAME:
+        return _load_directory(home)
+    steps = read_steps(source)
+    return Run(path=source, steps=steps, superseded=steps.earlier)
+
+
+def _load_directory(directory: Path) -> Run:
+    repairs: list[Repair] = []
+    if not _is_run(directory):
+        raise InputError("holds no run", where=directory, hint=_hint(directory))
+    manifest = _manifest(directory, repairs)
+    steps = _steps(directory, repairs)
+    if manifest is not None and manifest.running and not _known_dead(directory):
+        steps = replace(steps, repairs=tuple(map(_still_written, steps.repairs)))
+    params, activations = directory / "params", directory / "activations"
     return Run(
         path=directory,
-        steps=read_steps(directory / "steps.csv"),
-        manifest=read_manifest(directory) if (directory / MANIFEST_NAME).exists() else None,
+        steps=steps,
+        manifest=manifest,
+        params=ParamStore(params) if params.is_dir() else None,
+        checkpoints=_checkpoints(directory, repairs),
+        activations=ActivationStore(activations) if activations.is_dir() else None,
+        ranks=_ranks(directory, repairs),
+        bisection=_bisection(directory, repairs),
+        superseded=(*_superseded(directory, repairs), *steps.earlier),
+        part_repairs=tuple(repairs),
     )
+
+
+def _is_run(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (*STEP_LOGS, MANIFEST_NAME, "params"))
+
+
+def _hint(directory: Path) -> str:
+    """What the user may have meant."""
+    try:
+        entries = sorted(directory.iterdir())
+    except OSError as error:
+        return f"the directory cannot be listed ({error.strerror})"
+    runs = [entry.name for entry in entries if entry.is_dir() and _is_run(entry)]
+    logs = [entry.name for entry in entries if entry.suffix == ".csv" and entry.is_file()]
+    if runs:
+        return f"name one of the runs in it: {', '.join(runs[:3])}{' …' * (len(runs) > 3)}"
+    if logs:
+        return f"name the log itself: {', '.join(logs[:3])}{' …' * (len(logs) > 3)}"
+    return "a run directory has steps.csv and run.json"
+
+
+# -- the parts: one that is broken becomes a repair, and the others are read -----------------
+
+
+def _manifest(directory: Path, repairs: list[Repair]) -> Manifest | None:
+    if not (directory / MANIFEST_NAME).exists():
+        return None
+    try:
+        return read_manifest(directory)
+    except NewerSchemaError:
+        raise
+    except InputError as error:
+        message = f"{MANIFEST_NAME} {error.what}; what it said of the run is unknown"
+        repairs.append(Repair("broken-manifest", message, lossy=True))
+        return None
+
+
+def _steps(directory: Path, repairs: list[Repair]) -> StepTable:
+    for name in STEP_LOGS:
+        if (directory / name).exists():
+            return read_steps(directory / name)
+    message = "there is no steps.csv; only the other parts of the run can be judged"
+    repairs.append(Repair("missing-step-log", message, lossy=True))
+    return StepTable.from_arrays({})
+
+
+def _checkpoints(directory: Path, repairs: list[Repair]) -> tuple[CheckpointInfo, ...]:
+    folder = directory / "checkpoints"
+    if not folder.is_dir():
+        return ()
+    try:
+        return checkpoints_in(folder)
+    except OSError as error:
+        _unreadable(repairs, "checkpoints", error)
+        return ()
+
+
+def _ranks(directory: Path, repairs: list[Repair]) -> tuple[StepTable, ...]:
+    found: dict[int, StepTable] = {}
+    for path in _listed(directory / "ranks", repairs):
+        match = _RANK.match(path.name)
+        if match and int(match.group(1)) > 0:
+            table = _other_log(path, repairs)
+            if table is not None:
+                found[int(match.group(1))] = table
+    missing = StepTable.from_arrays({})
+    return tuple(found.get(rank, missing) for rank in range(1, max(found, default=0) + 1))
+
+
+def _superseded(directory: Path, repairs: list[Repair]) -> tuple[StepTable, ...]:
+    folders = [p for p in _listed(directory / "superseded", repairs) if p.name.isdecimal()]
+    logs = [p / STEP_LOGS[0] for p in sorted(folders, key=lambda p: int(p.name))]
+    tables = [_other_log(path, repairs) for path in logs if path.exists()]
+    return tuple(table for table in tables if table is not None)
+
+
+def _other_log(path: Path, repairs: list[Repair]) -> StepTable | None:
+    try:
+        return read_steps(path)
+    except InputError as error:
+        name = path.relative_to(path.parents[1]).as_posix()
+        repairs.append(Repair("broken-part", f"{name} {error.what}", lossy=True))
+        return None
+
+
+def _bisection(directory: Path, repairs: list[Repair]) -> dict[str, Any] | None:
+    path = directory / "bisect.json"
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise ValueError("too large")
+        data = json.loads(path.read_bytes())
+        if not isinstance(data, dict):
+            raise ValueError("not a JSON object")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        _unreadable(repairs, path.name, error)
+        return None
+    return data
+
+
+def _listed(folder: Path, repairs: list[Repair]) -> list[Path]:
+    """What is in a folder, by name; nothing where there is no such folder."""
+    if not folder.is_dir():
+        return []
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        _unreadable(repairs, folder.name, error)
+        return []
+
+
+def _unreadable(repairs: list[Repair], name: str, error: Exception) -> None:
+    reason = " ".join(str(error).split())[:120]
+    repairs.append(Repair("broken-part", f"{name} cannot be read ({reason})", lossy=True))
+
+
+# -- a run that goes on ------------------------------------------------------------------------
+
+
+def _known_dead(directory: Path) -> bool:
+    """Is the process that held the run's lock known to be gone?"""
+    holder = read_lock(directory / LOCK_NAME)
+    return holder is not None and holder.state() is Holding.DEAD
+
+
+def _still_written(repair: Repair) -> Repair:
+    """A torn last line is no damage while the line may still be being written."""
+    if repair.kind != "torn-last-line":
+        return repair
+    message = f"{repair.message}; the run has not ended, so it may still be being written"
+    return replace(repair, message=message, lossy=False)

@@ -337,7 +337,7 @@ def _taken(
 
 def _count(table: pa.Table, name: str) -> IntArray:
     values, _ = _taken(table, name, np.arange(table.num_rows))
-    return np.nan_to_num(values).astype(np.int64)
+    return np.asarray(np.nan_to_num(values), dtype=np.int64)
 
 
 def _absent(dtype: np.dtype[Any]) -> Any:

@@ -78,11 +78,14 @@ class StepTable:
         columns: by name, in file order; ``step`` is always there and always present.
         repairs: what the reader mended, in the order met.
         source_format: ``forensics`` for our own CSV, else the importer's name.
+        earlier: what the same file holds of earlier runs, or of a time line that a restart left
+            behind; oldest first.
     """
 
     columns: Mapping[str, Column]
     repairs: tuple[Repair, ...] = ()
     source_format: str = "forensics"
+    earlier: tuple[StepTable, ...] = ()
 
     def __len__(self) -> int:
         return len(self.columns["step"].values)

@@ -1,0 +1,72 @@
+"""The checkpoints of a run as their file names and health files tell them, without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"step-(\d{1,18})(\.nonfinite)?\.pt\Z")
+_LARGEST_HEALTH = 16 << 20
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """A saved state and what its health file says, read without torch.
+
+    Attributes:
+        step: the state is the one *before* this step.
+        path: the checkpoint file.
+        healthy: False when something in it is non-finite; None when no health file tells.
+        health: the parsed ``step-N.health.json``, or empty.
+    """
+
+    step: int
+    path: Path
+    healthy: bool | None
+    health: dict[str, Any]
+
+
+def checkpoint_name(step: int, *, nonfinite: bool = False) -> str:
+    """File name of the state before a step: ``step-00000040.pt``; a bad one is kept aside."""
+    return f"step-{step:08d}{'.nonfinite' if nonfinite else ''}.pt"
+
+
+def health_path(checkpoint: Path) -> Path:
+    """The health file beside a checkpoint: ``step-00000040.health.json``."""
+    return checkpoint.with_name(checkpoint.name.removesuffix(".pt") + ".health.json")
+
+
+def checkpoints_in(directory: Path) -> tuple[CheckpointInfo, ...]:
+    """The checkpoints of a directory in ascending order of step; files of other names are left out.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    found = []
+    for path in directory.iterdir():
+        match = _NAME.match(path.name)
+        if match and path.is_file():
+            health = _health(path)
+            healthy = False if match.group(2) else _verdict(health)
+            found.append(CheckpointInfo(int(match.group(1)), path, healthy, health))
+    return tuple(sorted(found, key=lambda info: (info.step, info.path.name)))
+
+
+def _health(checkpoint: Path) -> dict[str, Any]:
+    """The health file's contents; empty where there is none or it is damaged."""
+    path = health_path(checkpoint)
+    try:
+        if path.stat().st_size > _LARGEST_HEALTH:
+            return {}
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _verdict(health: dict[str, Any]) -> bool | None:
+    healthy = health.get("healthy")
+    return healthy if isinstance(healthy, bool) else None
