@@ -1,0 +1,108 @@
+"""The logs of all ranks side by side, row by row of rank 0's log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.signals import Signals
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray, StepTable
+
+SAME = 1e-6
+"""Relative difference up to which two norms of the same tensors are the same: fp32 sums in another
+order stay within it, and a rank that did not take part in the reduction does not."""
+MOSTLY = 0.5
+"""Share of rows that agree with rank 0 from which a rank's norm must be the reduced one."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankColumn:
+    """One column of every rank ≥ 1 at the rows of rank 0's log.
+
+    Attributes:
+        values: shape (R, rows); NaN where not written.
+        present: where a rank wrote it, shape (R, rows).
+    """
+
+    values: FloatArray
+    present: BoolArray
+
+    @property
+    def bad(self) -> BoolArray:
+        """Written, and NaN or Inf; shape (R, rows)."""
+        return self.present & ~np.isfinite(self.values)
+
+
+def rank_column(signals: Signals, name: str) -> RankColumn:
+    """A float column of all ranks but rank 0."""
+    tables = signals.run.ranks
+    values = np.full((len(tables), len(signals)), np.nan)
+    present = np.zeros((len(tables), len(signals)), dtype=bool)
+    for rank, table in enumerate(tables):
+        if name in table and len(table):
+            mine, theirs = _common_rows(signals, table)
+            values[rank, mine] = np.asarray(table[name], dtype=np.float64)[theirs]
+            present[rank, mine] = table.present(name)[theirs]
+    return RankColumn(values, present)
+
+
+def rank_texts(signals: Signals, name: str) -> list[tuple[IntArray, BoolArray]]:
+    """Per rank the rows at which it and rank 0 both wrote a text, and where the two are equal."""
+    found = []
+    own = signals.table.columns.get(name)
+    for table in signals.run.ranks:
+        column = table.columns.get(name)
+        if own is None or column is None or not (own.categories and column.categories):
+            found.append((np.empty(0, dtype=np.int64), np.empty(0, dtype=bool)))
+            continue
+        mine, theirs = _common_rows(signals, table)
+        both = own.present[mine] & column.present[theirs]
+        mine, theirs = mine[both], theirs[both]
+        code = {text: number for number, text in enumerate(own.categories)}
+        to_own = np.array([code.get(text, -1) for text in column.categories], dtype=np.int64)
+        found.append((mine, np.asarray(to_own[column.values[theirs]] == own.values[mine])))
+    return found
+
+
+def local_norms(signals: Signals) -> RankColumn:
+    """Each rank's gradient norm before the reduction (``grad_l2_local``, else the plain one).
+
+    A plain norm that mostly equals rank 0's is the reduced one and is left out.
+    """
+    if any("grad_l2_local" in table for table in signals.run.ranks):
+        return rank_column(signals, "grad_l2_local")
+    plain = rank_column(signals, "grad_l2_pre_clip")
+    hidden = _is_reduced(signals, plain)[:, None]
+    return RankColumn(np.where(hidden, np.nan, plain.values), plain.present & ~hidden)
+
+
+def reduced_norms(signals: Signals) -> RankColumn:
+    """Each rank's gradient norm after the reduction, which all ranks should agree on."""
+    plain = rank_column(signals, "grad_l2_pre_clip")
+    stated = np.array(["grad_l2_local" in table for table in signals.run.ranks], dtype=bool)
+    shown = (_is_reduced(signals, plain) | stated)[:, None]
+    return RankColumn(np.where(shown, plain.values, np.nan), plain.present & shown)
+
+
+def apart(values: FloatArray, reference: FloatArray) -> FloatArray:
+    """Relative difference; NaN where either is not finite; shape as broadcast."""
+    with np.errstate(all="ignore"):
+        size = np.maximum(np.abs(values), np.abs(reference))
+        difference = np.abs(values - reference) / np.where(size > 0, size, 1.0)
+    finite = np.isfinite(values) & np.isfinite(reference)
+    return np.where(finite, difference, np.nan)
+
+
+def _is_reduced(signals: Signals, norms: RankColumn) -> BoolArray:
+    difference = apart(norms.values, signals.norm)
+    known = np.isfinite(difference).sum(axis=1)
+    return np.asarray((difference <= SAME).sum(axis=1) > MOSTLY * known, dtype=bool)
+
+
+def _common_rows(signals: Signals, table: StepTable) -> tuple[IntArray, IntArray]:
+    """Rows of rank 0's log and of this one that have the same step."""
+    _, mine, theirs = np.intersect1d(
+        signals.step, table.step, assume_unique=True, return_indices=True
+    )
+    return np.asarray(mine, dtype=np.int64), np.asarray(theirs, dtype=np.int64)
