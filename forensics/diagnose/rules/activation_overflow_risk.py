@@ -3,8 +3,8 @@
 What it detects
     Per module and over the snapshots: the largest absolute value within 2^3 of the format's
     limit (65,504 in fp16), or already non-finite; units that are all exactly 0 to the end; and,
-    as an info, a variance that jumps tenfold from its own past, and outputs that all sit at the
-    ends of a bounded activation (tanh, sigmoid). One finding a kind.
+    as an info, a variance that jumps tenfold from one snapshot to the next, and outputs that all
+    sit at the ends of a bounded activation (tanh, sigmoid). One finding a kind.
 
 Why it matters
     The loss scale does not reach the forward pass: an activation that overflows makes the loss
@@ -30,7 +30,7 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.snapshots import Floats, own_baselines, same_axes, usable
+from forensics.diagnose.snapshots import Floats, same_axes, usable
 from forensics.diagnose.wording import factor, number, percent
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray
@@ -40,6 +40,9 @@ LIMITS = {"fp16": 65504.0}
 STANDING = 1.01
 """A maximum that stays within 1 % all along is a constant somebody put there."""
 
+PAST = 3
+"""Snapshots that a jump stands out from: each of them, so that steady growth is no jump."""
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -47,7 +50,7 @@ class Thresholds:
 
     octaves: float = threshold(3.0, "three doublings: a few hundred steps of typical growth")
     lasting: int = threshold(3, "snapshots; a single one is an odd batch")
-    variance: float = threshold(10.0, "jump of the variance from its own past")
+    variance: float = threshold(10.0, "a change of scale by 3 between two snapshots")
     dead: int = threshold(5, "snapshots to the end with every unit at 0")
     dead_steps: int = threshold(20, "zero-initialised outputs are 0 in the first steps only")
     saturated: float = threshold(0.99, "RMS over maximum: all units at the ends of the range")
@@ -154,9 +157,13 @@ def _dead(matrix: ParamMatrix, thresholds: Thresholds) -> Iterator[Finding]:
 
 
 def _jump(matrix: ParamMatrix, thresholds: Thresholds) -> Iterator[Finding]:
-    """The module whose variance first jumps from its own past."""
+    """The module whose variance first jumps from that of each of the three snapshots before."""
     std = usable(matrix)
-    grown = np.square(std / own_baselines(std))
+    if len(std) <= PAST:
+        return
+    past = np.maximum.reduce([std[at : len(std) - PAST + at] for at in range(PAST)])
+    grown = np.full(std.shape, np.nan, dtype=np.float32)
+    grown[PAST:] = np.square(std[PAST:] / np.where(past > 0, past, np.float32(np.nan)))
     jumps = grown >= thresholds.variance
     if not jumps.any():
         return

@@ -16,8 +16,8 @@ Evidence
     parameter's, and the squared share of the top five.
 
 Silent when
-    All parameters grow together, the parameter is small beside the others, or there are fewer
-    than nine snapshots with gradients.
+    All parameters grow together, the parameter is small beside the others, it goes back within
+    the first 100 steps or the warm-up, or there are fewer than nine snapshots with gradients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import episodes, spread_out
+from forensics.diagnose.series import MOST_EPISODES, episodes, spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import (
     Floats,
@@ -38,6 +38,7 @@ from forensics.diagnose.snapshots import (
     squared_shares,
     usable,
 )
+from forensics.diagnose.warmup import warmup_end
 from forensics.diagnose.wording import factor, percent
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray
@@ -51,6 +52,7 @@ class Thresholds:
     relative: float = threshold(5.0, "beside the median parameter a healthy GPT stays within 1.9")
     lasting: int = threshold(3, "snapshots in a row; a single one is a hard batch")
     share: float = threshold(0.5, "of the squared norm: then the clip acts on this one alone")
+    settle: int = threshold(100, "in its first steps a healthy network shifts between layers")
     gap: int = threshold(4, "snapshots of quiet that end an episode")
 
 
@@ -61,8 +63,13 @@ def dominant_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
     if matrix is None:
         return
     story = _tell(matrix, thresholds)
-    for rows in episodes(np.flatnonzero(story.leads.any(axis=1)), thresholds.gap):
-        yield _finding(matrix, story, rows, thresholds)
+    settled = max(warmup_end(signals), int(matrix.steps[0]) + thresholds.settle)
+    told = 0
+    for first, last in episodes(np.flatnonzero(story.leads.any(axis=1)), thresholds.gap):
+        early = matrix.steps[first] < settled
+        if told < MOST_EPISODES and not (early and _came_back(story, (first, last), thresholds)):
+            told += 1
+            yield _finding(matrix, story, (first, last), thresholds)
 
 
 @dataclass(frozen=True)
@@ -116,15 +123,22 @@ def _since(story: _Story, column: int, row: int) -> int:
     return int(calm[-1]) + 1 if len(calm) else row
 
 
+def _came_back(story: _Story, rows: tuple[int, int], thresholds: Thresholds) -> bool:
+    """Is there a later snapshot in which nobody who led leads any more?"""
+    led = story.leads[rows[0] : rows[1] + 1].any(axis=0)
+    later = story.growth[rows[1] + 1 :, led]
+    return bool(((later < thresholds.growth) | (later == 0)).all(axis=1).any())
+
+
 def _severity(
     story: _Story, rows: tuple[int, int], peak: tuple[int, int], thresholds: Thresholds
 ) -> Severity:
     """A warning when one parameter has come to be most of the norm and never went back."""
     row, column = peak
-    came_back = (story.growth[rows[1] + 1 :, column] < thresholds.growth).any()
     lasted = int(story.leads[rows[0] : rows[1] + 1, column].sum()) >= thresholds.lasting
     carries = story.shares[row, column] >= thresholds.share
-    return Severity.WARNING if lasted and carries and not came_back else Severity.INFO
+    serious = lasted and carries and not _came_back(story, rows, thresholds)
+    return Severity.WARNING if serious else Severity.INFO
 
 
 def _message(matrix: ParamMatrix, story: _Story, leader: int, peak: tuple[int, int]) -> str:

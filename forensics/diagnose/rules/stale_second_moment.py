@@ -2,8 +2,8 @@
 
 What it detects
     The root mean square of g²/v of a weight matrix, which is near 1 while Adam's second moment v
-    follows the gradients, jumps above 5 and to 3 times its own past. A loss spike 1 to 8 steps
-    later is the usual consequence and is named. One finding an episode.
+    follows the gradients, jumps above 5 and to 3 times its own past, and the loss spikes 1 to 8
+    steps later. One finding an episode.
 
 Why it matters
     v averages over 1/(1 − beta2) steps. When a layer's gradients grow faster than that, its update
@@ -13,8 +13,9 @@ Evidence
     The ratio at its jumps, and the loss around the spikes that follow.
 
 Silent when
-    In the warm-up, with fewer than 9 snapshots, or where the optimizer has no second moment. A
-    jump that no loss spike follows, or few spikes from which the loss came back, are an info.
+    No loss spike follows (v lags in healthy runs too, most of all early), in the warm-up and the
+    first 100 steps, with fewer than 9 snapshots, or where the optimizer has no second moment. One
+    or two spikes from which the loss comes back are an info.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from forensics.diagnose.series import median, sigma, spread_out, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import Floats, matrix_mask, own_baselines, usable
 from forensics.diagnose.warmup import warmup_end
-from forensics.diagnose.wording import factor, steps
+from forensics.diagnose.wording import factor
 from forensics.runlog.steps import IntArray
 
 LEAD = 8
@@ -45,6 +46,7 @@ class Thresholds:
 
     ratio: float = threshold(5.0, "2.3 marks an event in Wortsman et al. 2023; heavy tails reach 3")
     grown: float = threshold(3.0, "times its own past; the level itself depends on the layer")
+    settle: int = threshold(100, "early on, gradients of healthy networks grow faster than v")
     spikes: int = threshold(3, "loss spikes; one or two are what a hard batch does")
     height: float = threshold(0.05, "of the level before: what the loss-spike rule asks for")
     z: float = threshold(8.0, "robust z of the loss, as in the loss-spike rule")
@@ -62,14 +64,16 @@ def stale_second_moment(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     values = usable(matrix)[:, wanted]
     grown = values / own_baselines(values)
     stale = (values >= thresholds.ratio) & (grown >= thresholds.grown)
-    stale[matrix.steps < warmup_end(signals)] = False
+    stale[matrix.steps < max(warmup_end(signals), int(matrix.steps[0]) + thresholds.settle)] = False
     at = np.flatnonzero(stale.any(axis=1))
     for episode in told_episodes(matrix.steps[at], thresholds.gap):
         inside = at[(matrix.steps[at] >= episode.first) & (matrix.steps[at] <= episode.last)]
         jumps = np.where(stale[inside], values[inside], 0)
         row, column = (int(i) for i in np.unravel_index(np.argmax(jumps), jumps.shape))
         story = _Story(matrix.names[wanted[column]], matrix.steps, values[:, column], inside)
-        yield _finding(signals, story, float(jumps[row, column]), thresholds)
+        followed = _spike_rows(signals, matrix.steps[inside], thresholds)
+        if followed:
+            yield _finding(signals, story, (float(jumps[row, column]), followed), thresholds)
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,17 @@ class _Story:
     at: IntArray
 
 
-def _finding(signals: Signals, story: _Story, ratio: float, thresholds: Thresholds) -> Finding:
+def _finding(
+    signals: Signals, story: _Story, found: tuple[float, list[int]], thresholds: Thresholds
+) -> Finding:
     at = story.steps[story.at]
-    followed = sorted(row for row in _spike_rows(signals, at, thresholds) if row >= 0)
+    ratio, followed = found
     stayed = any(not _came_back(signals, row, thresholds) for row in followed)
-    many = len(set(followed)) >= thresholds.spikes
+    many = len(followed) >= thresholds.spikes
     return Finding(
         rule="stale-second-moment",
         severity=Severity.WARNING if many or stayed else Severity.INFO,
-        message=_message(ratio, story.name, at, len(set(followed))),
+        message=_message(ratio, story.name, at, len(followed)),
         first_step=int(at[0]),
         last_step=int(at[-1]),
         subject=story.name,
@@ -102,12 +108,13 @@ def _finding(signals: Signals, story: _Story, ratio: float, thresholds: Threshol
 
 
 def _spike_rows(signals: Signals, at: IntArray, thresholds: Thresholds) -> list[int]:
-    """For each snapshot the row of the loss spike 1 to 8 steps later, or -1."""
+    """Rows of the loss spikes 1 to 8 steps after these snapshots, ascending."""
     if len(signals) == 0:
-        return [-1] * len(at)
+        return []
     first = np.searchsorted(signals.step, at + 1)
     last = np.searchsorted(signals.step, at + LEAD, side="right")
-    return [_spike(signals, int(a), int(b), thresholds) for a, b in zip(first, last, strict=True)]
+    rows = {_spike(signals, int(a), int(b), thresholds) for a, b in zip(first, last, strict=True)}
+    return sorted(rows - {-1})
 
 
 def _spike(signals: Signals, first: int, last: int, thresholds: Thresholds) -> int:
@@ -132,12 +139,8 @@ def _came_back(signals: Signals, row: int, thresholds: Thresholds) -> bool:
 
 def _message(ratio: float, name: str, at: IntArray, followed: int) -> str:
     seen = f"in {len(at)} snapshots" if len(at) > 1 else f"at step {int(at[0]):,}"
-    then = (
-        f"; {followed} loss {'spike' if followed == 1 else 'spikes'} 1 to {LEAD} steps later"
-        if followed
-        else f"; no loss spike within {steps(LEAD)}"
-    )
-    return f"gradients of {name} reach {factor(ratio)} what Adam expects {seen}{then}"
+    spikes = "a loss spike follows" if followed == 1 else f"{followed} loss spikes follow"
+    return f"gradients of {name} reach {factor(ratio)} what Adam expects {seen}; {spikes}"
 
 
 def _evidence(signals: Signals, story: _Story, followed: list[int]) -> tuple[Evidence, ...]:
@@ -148,7 +151,5 @@ def _evidence(signals: Signals, story: _Story, followed: list[int]) -> tuple[Evi
         values=tuple(float(value) for value in story.ratios[picked]),
         threshold=1.0,
     )
-    if not followed:
-        return (ratio,)
     around = [followed[0] + offset for offset in (-2, -1, 0, 1, 2)]
     return ratio, signals.evidence("loss", signals.loss, around)

@@ -1,0 +1,142 @@
+"""The log is damaged: lines cut, bytes lost, cells that are no numbers.
+
+What it detects
+    What the reader had to mend: a torn last line, NUL bytes, rows glued together, cells that do
+    not parse, headers in the middle, rows out of order; parts of the run that cannot be read; and
+    a loss or gradient norm that never changes. One finding a kind of damage.
+
+Why it matters
+    Every other rule reads this log. Damage shows where a machine went down or a disk was full,
+    and a hole in the data must not be taken for a change in the training.
+
+Evidence
+    The lines and steps that were mended, by the reader's word.
+
+Silent when
+    The format alone is unusual and nothing was lost (line ends, byte-order mark, separators,
+    another spelling of NaN). A torn last line is an info: that is how a killed run ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number
+from forensics.runlog.steps import Repair
+
+SEVERITIES = {
+    "torn-last-line": Severity.INFO,
+    "repeated-header": Severity.INFO,
+    "unordered-steps": Severity.INFO,
+    "nul-bytes": Severity.WARNING,
+    "glued-rows": Severity.WARNING,
+}
+"""By kind of repair; of the others those that lost something are a warning."""
+ELSEWHERE = frozenset({"repeated-steps", "second-run"})
+"""Kinds that resume-seam tells."""
+_ADVICE = {
+    "torn-last-line": (
+        "The process was killed while it wrote the line.",
+        "Nothing; only that row is lost.",
+    ),
+    "nul-bytes": (
+        "The machine went down, or the disk was full, before the file's last blocks were written.",
+        "Take the state from the last checkpoint whose file is whole, and check the disk.",
+    ),
+    "glued-rows": (
+        "A restarted run appended to a line that had been cut.",
+        "End the file with a line break before appending to it.",
+    ),
+    "unparsable-cells": (
+        "Something else wrote into the log, or a value was formatted as text.",
+        "Look at the lines named; log plain numbers, one row a line, from one process.",
+    ),
+    "unordered-steps": (
+        "Several processes or buffers write to one log.",
+        "Let one process write the log, flushed a row at a time.",
+    ),
+    "repeated-header": (
+        "The log was opened again, by a restart or when its columns changed.",
+        "Nothing was lost; write the header only where the file is empty.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a column that stands still is noted."""
+
+    constant_rows: int = threshold(50, "rows; shorter logs can repeat a rounded value")
+
+
+@rule(thresholds=Thresholds, needs=("step",))
+def broken_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding for each kind of damage, then one for each column that stands still."""
+    if len(signals) == 0:
+        return
+    kinds: dict[str, list[Repair]] = {}
+    for repair in signals.run.repairs:
+        if repair.kind not in ELSEWHERE and _severity(repair) is not None:
+            kinds.setdefault(repair.kind, []).append(repair)
+    for kind, repairs in kinds.items():
+        yield _finding(signals, kind, repairs)
+    for name in ("loss", "grad_l2_pre_clip"):
+        yield from _constant(signals, name, thresholds)
+
+
+def _severity(repair: Repair) -> Severity | None:
+    return SEVERITIES.get(repair.kind, Severity.WARNING if repair.lossy else None)
+
+
+def _finding(signals: Signals, kind: str, repairs: list[Repair]) -> Finding:
+    first, last = _extent(signals, kind, repairs)
+    cause, remedy = _ADVICE.get(
+        kind, ("A part of the run was cut or overwritten.", "Compare with a copy of the run.")
+    )
+    more = len(repairs) - 1
+    lines = [repair.line for repair in repairs if repair.line is not None]
+    at = f" (line {lines[0]:,})" if lines and f"line {lines[0]}" not in repairs[0].message else ""
+    return Finding(
+        rule="broken-log",
+        severity=max(_severity(repair) or Severity.INFO for repair in repairs),
+        message=f"{repairs[0].message}{at}" + (f", and {more} more of this kind" if more else ""),
+        first_step=first,
+        last_step=last,
+        cause=cause,
+        remedy=remedy,
+    )
+
+
+def _extent(signals: Signals, kind: str, repairs: list[Repair]) -> tuple[int, int]:
+    """The steps the damage concerns, within the table; all of it where nothing tells."""
+    begin, end = signals.step_at(0), signals.last_step
+    known = [repair.step for repair in repairs if repair.step is not None]
+    if known:
+        inside = [min(max(step, begin), end) for step in known]
+        return min(inside), max(inside)
+    return (end, end) if kind == "torn-last-line" else (begin, end)
+
+
+def _constant(signals: Signals, name: str, thresholds: Thresholds) -> Iterator[Finding]:
+    """A column with one finite value in every row."""
+    values = signals.column(name)[signals.present(name)]
+    if len(values) < thresholds.constant_rows or not np.isfinite(values[0]):
+        return
+    if not bool((values == values[0]).all()):
+        return
+    yield Finding(
+        rule="broken-log",
+        severity=Severity.INFO,
+        message=f"{name} is {number(float(values[0]))} in all {len(values):,} rows",
+        first_step=signals.step_at(0),
+        last_step=signals.last_step,
+        evidence=(signals.evidence(name, signals.column(name), [0, len(signals) - 1]),),
+        cause="The logger writes a fixed or rounded value, or nothing is being computed.",
+        remedy="Log the value itself with all its digits; if it is right, look at what feeds it.",
+    )
