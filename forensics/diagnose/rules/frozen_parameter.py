@@ -94,6 +94,9 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     trainable = trainable_mask(matrix.names, signals.parameter_info)
     taken = matrix.present[rows].sum(axis=0)
     moving = (matrix.present[rows] & (matrix.values[rows] != 0)).any(axis=0)
+    held = np.array([view.group(name) >= 0 for name in view.names], dtype=bool)
+    yield from _outside(view, trainable & ~held)
+    trainable &= held
     yield from _zero_gradient(view, trainable & ~moving & (taken >= thresholds.snapshots))
     yield from _no_gradient(view, trainable & (taken == 0))
     updates = signals.param_matrix("update_l2")
@@ -152,49 +155,56 @@ def _no_gradient(view: _View, frozen: BoolArray) -> Iterator[Finding]:
     )
 
 
+def _outside(view: _View, frozen: BoolArray) -> Iterator[Finding]:
+    """Parameters that want a gradient and that no optimizer holds.
+
+    Where they are the greater part, a head alone is trained on purpose.
+    """
+    yield from _still(
+        view,
+        frozen,
+        serious=frozen & view.matrices & (2 * frozen.sum() < len(view.names)),
+        message=f"is never updated in {len(view.steps)} snapshots: no optimizer holds it",
+        cause="It was left out of the parameter groups, or was added or replaced after the "
+        "optimizer had been made.",
+        remedy="Give it to the optimizer if it should learn, or set requires_grad to False.",
+    )
+
+
 def _no_update(view: _View, frozen: BoolArray) -> Iterator[Finding]:
-    """Split by reason: rounded away, held by no optimizer, or held at a rate of 0."""
+    """Split by reason: rounded away, or left where it is."""
+    there = f"did not move in any of {len(view.steps)} snapshots although its gradient is there"
     rounded = frozen & np.array([view.is_half(name) for name in view.names], dtype=bool)
-    outside = frozen & ~rounded & np.array([view.group(n) < 0 for n in view.names], dtype=bool)
-    idle = frozen & ~rounded & ~outside
     yield from _still(
         view,
         rounded,
         serious=rounded & view.matrices,
-        why="its updates are less than half the spacing of 16-bit numbers and are rounded away",
+        message=f"{there}: its updates are rounded away in 16 bits",
+        cause="The update is less than half the spacing of the weight's own number format.",
         remedy="Keep fp32 master weights (fp32 parameters under autocast), or use an optimizer "
         "with stochastic rounding or Kahan summation.",
     )
+    rest = frozen & ~rounded
+    moved = np.array([_has_rate(view, name) for name in view.names], dtype=bool)
     yield from _still(
         view,
-        outside,
-        serious=outside & view.matrices & (2 * outside.sum() < len(view.names)),
-        why="no optimizer holds it",
-        remedy="Give it to the optimizer if it should learn, or set requires_grad to False.",
-    )
-    yield from _still(
-        view,
-        idle,
-        serious=idle & view.matrices & np.array([_has_rate(view, n) for n in view.names]),
-        why="the optimizer leaves it where it is",
+        rest,
+        serious=rest & view.matrices & moved,
+        message=there,
+        cause="The optimizer holds an older copy of it, or its update is too small to show.",
         remedy="Check the learning rate of its parameter group, and that the optimizer holds this "
-        "tensor and not an older copy of it.",
+        "very tensor.",
     )
 
 
 def _still(
-    view: _View, frozen: BoolArray, *, serious: BoolArray, why: str, remedy: str
+    view: _View, frozen: BoolArray, *, serious: BoolArray, message: str, cause: str, remedy: str
 ) -> Iterator[Finding]:
     if not frozen.any():
         return
     finding = _finding(view, frozen, serious=serious)
-    yield replace(
-        finding,
-        message=f"{_who(finding, frozen)} did not move in any of {len(view.steps)} snapshots "
-        f"although the gradient is there: {why}",
-        cause=f"{why[0].upper()}{why[1:]}.",
-        remedy=remedy,
-    )
+    who = _who(finding, frozen)
+    yield replace(finding, message=f"{who} {message}", cause=cause, remedy=remedy)
 
 
 def _has_rate(view: _View, name: str) -> bool:
@@ -205,12 +215,11 @@ def _has_rate(view: _View, name: str) -> bool:
 
 
 def _cut_off(view: _View, frozen: BoolArray) -> BoolArray:
-    """The frozen weight matrices, if they are all of the first ones and an optimizer holds them.
+    """The frozen weight matrices, if they are two or more and all of the first ones.
 
     One branch without gradient is unused; everything before some point is a cut graph.
     """
-    held = np.array([view.group(name) >= 0 for name in view.names], dtype=bool)
-    cut = frozen & view.matrices & held
+    cut = frozen & view.matrices
     last = int(np.flatnonzero(cut)[-1]) if cut.any() else 0
     whole = bool((frozen | ~view.matrices)[: last + 1].all())
     return cut if whole and cut.sum() >= 2 else np.zeros_like(cut)
