@@ -98,9 +98,13 @@ def _finding(
 ) -> Finding:
     first, last = rows
     led = np.where(story.leads[first : last + 1], story.growth[first : last + 1], 0)
-    leader = int(np.argmax(led[0]))
     peak, furthest = (int(i) for i in np.unravel_index(np.argmax(led), led.shape))
-    since = _since(story, leader, first)
+    starts = {
+        int(column): _since(story, int(column), first + int(np.argmax(led[:, column] > 0)))
+        for column in np.flatnonzero(led.any(axis=0))
+    }
+    leader = min(starts, key=lambda column: (starts[column], -led[:, column].max()))
+    since = starts[leader]
     name, step = matrix.names[leader], int(matrix.steps[since])
     return Finding(
         rule="dominant-parameter",
@@ -118,8 +122,8 @@ def _finding(
 
 
 def _since(story: _Story, column: int, row: int) -> int:
-    """The snapshot at which this growth began: the first above twice the baseline."""
-    calm = np.flatnonzero(~(story.growth[:row, column] > 2.0))
+    """The snapshot at which this growth began: from there on above twice the baseline."""
+    calm = np.flatnonzero(story.growth[:row, column] <= 2.0)
     return int(calm[-1]) + 1 if len(calm) else row
 
 

@@ -106,40 +106,48 @@ def _view(signals: Signals, thresholds: Thresholds) -> _View | None:
     if matrix is None:
         return None
     info = signals.parameter_info
-    columns = np.flatnonzero(matrix_mask(matrix.names, info) & trainable_mask(matrix.names, info))
+    wanted = matrix_mask(matrix.names, info) & trainable_mask(matrix.names, info)
+    everything = usable(matrix)
+    columns = np.flatnonzero(
+        wanted & ~_starts_near_zero(matrix.names, everything, info, thresholds)
+    )
     rows = np.flatnonzero(matrix.steps >= warmup_end(signals))
-    steps = matrix.steps[rows]
+    steps, norms = matrix.steps[rows], everything[np.ix_(rows, columns)]
     if len(columns) == 0 or len(rows) < thresholds.snapshots:
         return None
-    if steps[-1] - steps[0] < thresholds.steps:
-        return None
-    norms = usable(matrix)[np.ix_(rows, columns)]
+    growth = np.zeros(len(columns), dtype=np.float32)
+    start = column_medians(norms[:ENDS])
+    for column in np.flatnonzero(np.nanmax(norms, axis=0, initial=0) >= thresholds.told * start):
+        growth[column] = _steady_growth(steps, norms[:, column], thresholds)
     names = tuple(matrix.names[column] for column in columns)
-    start, middle, end = _three_levels(steps, norms)
-    growth = np.where(start > 0, end / np.where(start > 0, start, 1), np.float32(0))
-    grows = (growth >= thresholds.told) & (end - middle >= thresholds.steady * (middle - start))
-    grows &= ~_starts_near_zero(names, start, info, thresholds.start_rms)
-    return _View(steps, names, norms, np.asarray(growth, dtype=np.float32), grows)
+    return _View(steps, names, norms, growth, growth >= thresholds.told)
 
 
-def _three_levels(steps: IntArray, norms: Floats) -> tuple[Floats, Floats, Floats]:
-    """Norms at the beginning, half way in steps, and at the end of the finite snapshots."""
-    whole = np.flatnonzero(np.isfinite(norms).any(axis=1))
-    if len(whole) < 3 * ENDS:
-        nothing = np.zeros(norms.shape[1], dtype=np.float32)
-        return nothing, nothing, nothing
-    half = (int(steps[whole[0]]) + int(steps[whole[-1]])) / 2
-    at = int(np.searchsorted(steps[whole], half))
-    at = min(max(at - ENDS // 2, 0), len(whole) - ENDS)
-    start, middle, end = whole[:ENDS], whole[at : at + ENDS], whole[-ENDS:]
-    return column_medians(norms[start]), column_medians(norms[middle]), column_medians(norms[end])
+def _steady_growth(steps: IntArray, norms: Floats, thresholds: Thresholds) -> float:
+    """How many times the norm has grown; 0 where it slowed down or too little is known."""
+    finite = np.flatnonzero(np.isfinite(norms))
+    if len(finite) < thresholds.snapshots:
+        return 0.0
+    at = steps[finite]
+    if at[-1] - at[0] < thresholds.steps:
+        return 0.0
+    half = int(np.searchsorted(at, (at[0] + at[-1]) / 2)) - ENDS // 2
+    half = min(max(half, 0), len(finite) - ENDS)
+    start, middle, end = (
+        float(np.median(norms[finite[first : first + ENDS]]))
+        for first in (0, half, len(finite) - ENDS)
+    )
+    steady = end - middle >= thresholds.steady * (middle - start)
+    return end / start if steady and start > 0 else 0.0
 
 
 def _starts_near_zero(
-    names: tuple[str, ...], start: Floats, info: Mapping[str, ParameterInfo], rms: float
+    names: tuple[str, ...], norms: Floats, info: Mapping[str, ParameterInfo], thresholds: Thresholds
 ) -> BoolArray:
+    """Matrices whose elements are next to zero in the first snapshot of the run; shape (P,)."""
     sizes = np.array([info[n].numel if n in info else 1 for n in names], dtype=np.float64)
-    return np.asarray(start < rms * np.sqrt(np.maximum(sizes, 1)), dtype=bool)
+    first = norms[0] if len(norms) else np.zeros(len(names), dtype=np.float32)
+    return np.asarray(first < thresholds.start_rms * np.sqrt(np.maximum(sizes, 1)), dtype=bool)
 
 
 def _onset(norms: Floats) -> int:

@@ -1,0 +1,85 @@
+"""broken-log: what the reader had to mend, weighed by what was lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rules.broken_log import broken_log
+from forensics.diagnose.signals import Signals
+from forensics.runlog.run import Run
+from forensics.runlog.steps import Repair, StepTable
+from forensics.runlog.steps_csv import read_steps
+from tests.unit.diagnose.snapshot_runs import found, signals_of
+
+
+def judge(*repairs: Repair, rows: int = 100) -> list[Finding]:
+    columns = {"step": np.arange(rows), "loss": np.linspace(3, 2, rows)}
+    return found(broken_log, signals_of(columns=columns, repairs=repairs))
+
+
+def test_fires_as_info_on_a_torn_last_line() -> None:
+    (finding,) = judge(Repair("torn-last-line", "last line cut, dropped", line=101, lossy=True))
+    assert finding.severity is Severity.INFO
+    assert finding.first_step == finding.last_step == 99
+    assert "line 101" in finding.message
+
+
+@pytest.mark.parametrize("kind", ["nul-bytes", "glued-rows"])
+def test_fires_as_warning_on_damage(kind: str) -> None:
+    (finding,) = judge(Repair(kind, "512 bytes", step=40))
+    assert finding.severity is Severity.WARNING
+    assert finding.first_step == 40
+
+
+def test_fires_as_warning_on_anything_that_lost_a_value() -> None:
+    repairs = [Repair("unparsable-cells", f"cell {i}", step=i, lossy=True) for i in (7, 30)]
+    (finding,) = judge(*repairs)
+    assert finding.severity is Severity.WARNING
+    assert (finding.first_step, finding.last_step) == (7, 30)
+    assert "1 more" in finding.message
+
+
+def test_fires_once_a_kind_and_inside_the_table() -> None:
+    findings = judge(
+        Repair("nul-bytes", "a", step=10_000),
+        Repair("nul-bytes", "b"),
+        Repair("unordered-steps", "c", step=5),
+    )
+    assert len(findings) == 2
+    assert all(0 <= f.first_step <= f.last_step <= 99 for f in findings)
+
+
+def test_fires_as_info_on_a_column_that_stands_still() -> None:
+    columns = {"step": np.arange(80), "loss": np.full(80, 0.6931)}
+    (finding,) = found(broken_log, signals_of(columns=columns))
+    assert finding.severity is Severity.INFO
+    assert "0.693" in finding.message
+
+
+def test_fires_on_a_file_cut_by_a_crash(tmp_path: Path) -> None:
+    lines = ["step,loss", *(f"{i},{3 - i / 100}" for i in range(60))]
+    path = tmp_path / "steps.csv"
+    path.write_bytes(("\n".join(lines) + "\n60,2.").encode() + bytes(256))
+    signals = Signals(Run(path=path, steps=read_steps(path)))
+    findings = found(broken_log, signals)
+    assert Severity.WARNING in {f.severity for f in findings}
+
+
+def test_silent_on_a_format_that_is_only_unusual() -> None:
+    assert not judge(Repair("crlf", "Windows line ends"), Repair("byte-order-mark", "BOM"))
+
+
+def test_silent_on_what_resume_seam_tells_and_on_a_sound_log() -> None:
+    assert not judge(
+        Repair("repeated-steps", "x", lossy=True), Repair("second-run", "y", lossy=True)
+    )
+    assert not judge()
+
+
+def test_silent_on_an_empty_table() -> None:
+    signals = Signals(Run(Path("x"), StepTable.from_arrays({"step": np.zeros(0)})))
+    assert list(broken_log.find(signals, broken_log.defaults)) == []

@@ -1,0 +1,133 @@
+"""frozen-parameter: no gradient, a zero gradient, or an update that does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.rules.frozen_parameter import frozen_parameter
+from forensics.diagnose.signals import Signals
+from forensics.runlog.manifest import Manifest
+from tests.unit.diagnose.snapshot_runs import (
+    NAMES,
+    any_run,
+    assert_sane,
+    found,
+    manifest_of,
+    noisy,
+    signals_of,
+    store,
+)
+
+
+def gradients(snapshots: int = 10) -> np.ndarray:
+    return noisy(np.random.default_rng(0), snapshots)
+
+
+def changed(manifest: Manifest, column: int, **changes: object) -> Manifest:
+    infos = list(manifest.parameters)
+    infos[column] = replace(infos[column], **changes)  # type: ignore[arg-type]
+    return replace(manifest, parameters=tuple(infos))
+
+
+def test_fires_on_a_gradient_that_is_zero_all_along() -> None:
+    norms = gradients()
+    norms[:, :3] = 0
+    (finding,) = found(frozen_parameter, signals_of(store({"grad_l2": norms})))
+    assert finding.severity is Severity.WARNING
+    assert finding.subject == NAMES[2]  # the one nearest the loss: there the signal ends
+    assert "2 more" in finding.message
+    assert (finding.first_step, finding.last_step) == (0, 90)
+
+
+def test_fires_on_a_graph_that_is_cut() -> None:
+    absent = np.zeros((10, 8), bool)
+    absent[:, :4] = True
+    params = store({"grad_l2": gradients()}, absent={"grad_l2": absent})
+    (finding,) = found(frozen_parameter, signals_of(params, manifest=manifest_of()))
+    assert finding.severity is Severity.WARNING
+    assert finding.subject == NAMES[3]
+    assert "detach" in finding.cause
+
+
+def test_fires_as_info_on_one_unused_branch() -> None:
+    absent = np.zeros((10, 8), bool)
+    absent[:, 4] = True
+    params = store({"grad_l2": gradients()}, absent={"grad_l2": absent})
+    (finding,) = found(frozen_parameter, signals_of(params, manifest=manifest_of()))
+    assert finding.severity is Severity.INFO
+    assert finding.subject == NAMES[4]
+
+
+def test_fires_on_bf16_weights_that_round_every_update_away() -> None:
+    params = store({"grad_l2": gradients(), "update_l2": np.zeros((10, 8))})
+    (finding,) = found(frozen_parameter, signals_of(params, manifest=manifest_of(dtype="bfloat16")))
+    assert finding.severity is Severity.WARNING
+    assert "rounded away" in finding.message
+    assert "fp32" in finding.remedy
+
+
+def test_fires_on_a_parameter_that_no_optimizer_holds() -> None:
+    manifest = changed(manifest_of(), 6, group=-1)
+    (finding,) = found(
+        frozen_parameter, signals_of(store({"grad_l2": gradients()}), manifest=manifest)
+    )
+    assert finding.severity is Severity.WARNING
+    assert finding.subject == NAMES[6]
+    assert "no optimizer" in finding.message
+
+
+def test_fires_as_info_where_a_head_alone_is_trained() -> None:
+    manifest = manifest_of(group=-1)
+    manifest = changed(manifest, 7, group=0)
+    (finding,) = found(
+        frozen_parameter, signals_of(store({"grad_l2": gradients()}), manifest=manifest)
+    )
+    assert finding.severity is Severity.INFO
+
+
+def test_silent_where_it_is_frozen_by_design() -> None:
+    norms = gradients()
+    norms[:, 2] = 0
+    manifest = changed(manifest_of(), 2, requires_grad=False)
+    assert not found(frozen_parameter, signals_of(store({"grad_l2": norms}), manifest=manifest))
+
+
+def test_silent_on_a_branch_that_is_used_now_and_then() -> None:
+    norms = gradients()
+    norms[::2, 2] = 0
+    absent = np.zeros((10, 8), bool)
+    absent[1::2, 5] = True
+    params = store({"grad_l2": norms}, absent={"grad_l2": absent})
+    assert not found(frozen_parameter, signals_of(params, manifest=manifest_of()))
+
+
+def test_silent_when_every_gradient_is_zero() -> None:
+    assert not found(frozen_parameter, signals_of(store({"grad_l2": np.zeros((10, 8))})))
+
+
+def test_silent_when_steps_were_skipped_or_the_rate_was_zero() -> None:
+    params = store({"grad_l2": gradients(), "update_l2": np.zeros((10, 8))})
+    log = {"step": np.arange(100), "lr": np.full(100, 1e-3), "skipped": np.ones(100)}
+    assert not found(frozen_parameter, signals_of(params, columns=log))
+    log = {"step": np.arange(100), "lr": np.zeros(100)}
+    assert not found(frozen_parameter, signals_of(params, columns=log))
+
+
+def test_silent_with_few_snapshots() -> None:
+    norms = gradients(4)
+    norms[:, 2] = 0
+    assert not found(frozen_parameter, signals_of(store({"grad_l2": norms})))
+    norms = gradients(10)
+    norms[:, 2] = 0
+    params = store({"grad_l2": norms}, steps=np.arange(10))
+    assert not found(frozen_parameter, signals_of(params))
+
+
+@settings(deadline=None, max_examples=60)
+@given(any_run())
+def test_any_snapshots_are_read_without_an_exception(signals: Signals) -> None:
+    assert_sane(frozen_parameter, signals)
