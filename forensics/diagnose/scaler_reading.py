@@ -144,7 +144,8 @@ def _lag(signals: Signals, rows: IntArray, log2: FloatArray) -> int:
     Our own record logs it before. Elsewhere the first fall decides of which only one of the two
     rows it lies between was an overflow.
     """
-    if signals.run.manifest is not None or len(rows) < 2:
+    own = signals.run.manifest is not None and signals.table.source_format == "forensics"
+    if own or len(rows) < 2:
         return 0
     overflow = signals.skipped | signals.norm_bad | signals.loss_bad
     before, after = overflow[rows[:-1]], overflow[rows[1:]]

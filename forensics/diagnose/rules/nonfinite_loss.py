@@ -1,17 +1,16 @@
 """The loss is NaN or Inf.
 
 What it detects
-    The first step whose loss is written as NaN or Inf, the last finite value before it, and how
-    long it takes until every step is bad. One finding an episode; episodes closer than 100 steps
-    are one.
+    The first step whose loss is written as NaN or Inf, the last finite value before it, and from
+    when on every step is bad. One finding an episode; episodes closer than 100 rows are one.
 
 Why it matters
-    Nothing learned from a non-finite loss is worth anything, and once weights have taken such a
-    step in, every later loss is non-finite too. In fp16 a smaller loss scale cannot help: the
-    scale is applied after the loss.
+    Nothing is learned from a non-finite loss, and once the weights have taken such a step in, every
+    later loss is non-finite too. In fp16 a smaller loss scale cannot help: the scale is applied
+    after the loss.
 
 Evidence
-    The loss at the last finite steps and at the first bad ones, and the gradient norm before it.
+    The loss at the last finite rows and at the first bad ones, and the gradient norm before it.
 
 Silent when
     The loss is finite throughout, or a cell is empty: an absent loss is not a NaN.
@@ -24,10 +23,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.finding import Finding
+from forensics.diagnose.onset import (
+    Onset,
+    clips,
+    damage,
+    last_value,
+    lasts,
+    onset,
+    stretch,
+)
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import episodes
+from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import factor, number
 
 
 @dataclass(frozen=True)
@@ -40,15 +49,86 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("loss",))
 def nonfinite_loss(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of non-finite loss."""
-    bad = np.flatnonzero(signals.loss_bad)
-    for first, last in episodes(bad, thresholds.gap):
+    for episode in told_episodes(np.flatnonzero(signals.loss_bad), thresholds.gap):
+        before = onset(signals, episode.first)
+        to_end = lasts(signals.loss_bad, signals.present("loss"), episode)
+        first = episode.first
         yield Finding(
             rule="nonfinite-loss",
-            severity=Severity.CRITICAL,
-            message=f"loss is {signals.loss[first]}",
+            severity=damage(signals, episode, to_end),
+            message=_message(signals, episode, before, to_end),
             first_step=signals.step_at(first),
-            last_step=signals.step_at(last),
+            last_step=signals.last_step if to_end else signals.step_at(episode.last),
             evidence=(
                 signals.evidence("loss", signals.loss, [first - 2, first - 1, first, first + 1]),
+                signals.evidence(
+                    "grad_l2_pre_clip", signals.norm, list(range(first - 4, first + 1))
+                ),
             ),
+            cause=_cause(signals, before),
+            remedy=_remedy(signals, before, to_end),
         )
+
+
+def _message(signals: Signals, episode: Episode, before: Onset, to_end: bool) -> str:
+    kind = number(float(signals.loss[episode.first]))
+    silent = ~signals.present("loss")
+    when = stretch(signals, episode, signals.loss_bad | silent, to_end)
+    ends = ", and the log ends there" if to_end and episode.rows == 1 else ""
+    back = "" if to_end else ", and finite again after it"
+    return f"loss is {kind} {when} ({last_value(signals, before)}){ends}{back}"
+
+
+def _cause(signals: Signals, before: Onset) -> str:
+    if before.bad_lr:
+        return "The learning rate is non-finite: the update writes it into every weight."
+    if before.applied_before:
+        return "The step before took a non-finite gradient into the weights."
+    if before.row == 0:
+        return (
+            "Bad from the first logged step: a NaN in the input, weights that were never "
+            "initialised or loaded bad, or a loss that is undefined for this batch."
+        )
+    fp16 = signals.precision == "fp16"
+    if before.grew:
+        end = "past 65,504, the end of fp16" if fp16 else "until it overflowed"
+        return (
+            f"The run was diverging: the gradient norm had grown to "
+            f"{factor(before.norm_growth)} its median, {end}."
+        )
+    known = "The gradient norms were calm before it, so one" if before.calm else "One"
+    overflow = ", or a forward value passed 65,504, the end of fp16" if fp16 else ""
+    return (
+        f"{known} operation of the forward pass or the loss is to blame: log, sqrt or division at "
+        f"0, a probability of exactly 0 or 1 fed to log, a batch whose labels are all ignored, a "
+        f"fully masked softmax row, or a NaN in the batch itself{overflow}."
+    )
+
+
+def _remedy(signals: Signals, before: Onset, to_end: bool) -> str:
+    if before.bad_lr:
+        return "Mend the schedule (a division by 0 in its warm-up is common) and resume before it."
+    if before.applied_before:
+        return "Resume from a checkpoint before that step, and skip steps with bad gradients."
+    if before.grew:
+        return _against_growth(signals)
+    if signals.precision == "fp16":
+        again = "every step" if to_end else "the step"
+        return (
+            f"A smaller loss scale cannot help: it is applied after the loss. Check the batch of "
+            f"{again}, and compute that operation in fp32, or run in bf16 where the device has it."
+        )
+    return (
+        "Check the batch of this step for NaN, empty or ignored labels; then use forms that take "
+        "logits (log_softmax, BCE with logits), clamp or add an epsilon before log, sqrt and "
+        "division, and keep at least one unmasked key in each softmax row."
+    )
+
+
+def _against_growth(signals: Signals) -> str:
+    clip = "" if clips(signals) else " and clip the gradients at a few times their median norm"
+    cure = "lower the learning rate or lengthen the warm-up"
+    more = (
+        "; bf16 moves the limit but does not stop the growth" if signals.precision == "fp16" else ""
+    )
+    return f"Resume from before the growth, {cure}{clip}{more}."

@@ -1,0 +1,122 @@
+"""Which parameter went bad first: snapshots, the log's own word, or checkpoints.
+
+Backward runs from the loss to the input, so of the parameters whose gradients are non-finite in one
+step the source is the one whose gradient arrives first; those that arrived before it and are still
+finite bracket the place from the side of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.signals import Signals
+from forensics.runlog.params import ParamMatrix
+from forensics.runlog.schema import SKIP_NONFINITE_GRAD
+from forensics.runlog.steps import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The first bad parameter of one step.
+
+    Attributes:
+        name: the parameter nearest the origin.
+        what: ``gradient`` or ``weight``.
+        bad: names of all bad ones, in the order in which they were reached.
+        total: how many parameters were looked at.
+        elements: non-finite elements of ``name``; 0 where only the name is known.
+        finite_before: still-finite neighbour reached just before it, or empty.
+        finite_after: the first still-finite one reached after it, or empty.
+    """
+
+    name: str
+    what: str
+    bad: tuple[str, ...]
+    total: int
+    elements: int = 0
+    finite_before: str = ""
+    finite_after: str = ""
+
+    @property
+    def everywhere(self) -> bool:
+        """Is every parameter bad, so that the order says little?"""
+        return self.total > 1 and len(self.bad) == self.total
+
+
+def gradient_order(signals: Signals, names: Sequence[str]) -> IntArray:
+    """Columns in the order in which gradients arrive; shape (P,).
+
+    By run.json; names it does not know, and all where it knows none, in reverse network order.
+    """
+    manifest = signals.run.manifest
+    arrival = manifest.arrival_order if manifest is not None else ()
+    place = {name: i for i, name in enumerate(arrival)}
+    count = len(names)
+    keys = [place.get(name, len(place) + count - column) for column, name in enumerate(names)]
+    return np.argsort(np.array(keys, dtype=np.int64), kind="stable")
+
+
+def bad_cells(matrix: ParamMatrix | None) -> BoolArray:
+    """Where a count of non-finite elements is above 0, shape (S, P); (0, 0) without a matrix."""
+    if matrix is None:
+        return np.zeros((0, 0), dtype=bool)
+    return np.asarray((matrix.values > 0) & matrix.present, dtype=bool)
+
+
+def unexplained_snapshots(signals: Signals, matrix: ParamMatrix) -> BoolArray:
+    """Snapshots that are not of an overflow which the loss scaler dealt with, shape (S,)."""
+    if len(signals) == 0:
+        return np.ones(len(matrix.steps), dtype=bool)
+    rows = np.minimum(np.searchsorted(signals.step, matrix.steps), len(signals) - 1)
+    same = signals.step[rows] == matrix.steps
+    return ~(same & signals.scaling.routine[rows])
+
+
+def culprit_of(signals: Signals, step: int) -> Culprit | None:
+    """The first bad parameter of a step by its snapshot, else by the log's skip reason."""
+    for statistic in ("value_nonfinite", "grad_nonfinite"):
+        found = _in_snapshot(signals, signals.param_matrix(statistic), statistic, step)
+        if found is not None:
+            return found
+    name = named_in_log(signals, step)
+    return Culprit(name, "gradient", (name,), 0) if name else None
+
+
+def named_in_log(signals: Signals, step: int) -> str:
+    """The parameter that the skip reason of a step names, or the empty text."""
+    row = int(np.searchsorted(signals.step, step))
+    if row >= len(signals) or signals.step_at(row) != step:
+        return ""
+    reason, _, name = signals.skip_reason(row).partition(":")
+    return name if reason == SKIP_NONFINITE_GRAD else ""
+
+
+def _in_snapshot(
+    signals: Signals, matrix: ParamMatrix | None, statistic: str, step: int
+) -> Culprit | None:
+    if matrix is None:
+        return None
+    at = int(np.searchsorted(matrix.steps, step))
+    if at >= len(matrix.steps) or int(matrix.steps[at]) != step:
+        return None
+    bad = bad_cells(matrix)[at]
+    if not bad.any():
+        return None
+    backward = statistic == "grad_nonfinite"
+    order = gradient_order(signals, matrix.names) if backward else np.arange(len(matrix.names))
+    seen = order[matrix.present[at][order]]
+    reached = np.flatnonzero(bad[seen])
+    first = int(reached[0])
+    later = np.flatnonzero(~bad[seen[first:]])
+    return Culprit(
+        name=matrix.names[seen[first]],
+        what="gradient" if backward else "weight",
+        bad=tuple(matrix.names[column] for column in seen[reached]),
+        total=len(seen),
+        elements=int(matrix.values[at, seen[first]]),
+        finite_before=matrix.names[seen[first - 1]] if first else "",
+        finite_after=matrix.names[seen[first + int(later[0])]] if len(later) else "",
+    )
