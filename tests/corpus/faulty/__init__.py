@@ -1,0 +1,27 @@
+"""Logs with one planted fault each, and the label that an experienced engineer would give."""
+
+from tests.corpus.faulty import (
+    clipping,
+    gradients,
+    learning_rate,
+    logs,
+    losses,
+    messy,
+    nonfinite,
+    parameters,
+    ranks,
+    scaling,
+)
+
+__all__ = [
+    "clipping",
+    "gradients",
+    "learning_rate",
+    "logs",
+    "losses",
+    "messy",
+    "nonfinite",
+    "parameters",
+    "ranks",
+    "scaling",
+]

@@ -1,0 +1,142 @@
+"""Learning rates that are not what they should be."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forensics.runlog.run import Run
+from tests.corpus.assemble import any_form, onset_slack, run_of
+from tests.corpus.case import FAULTY_CASES, Expect, Label, fault
+from tests.corpus.faulty.families import BLOW_UP, DAMAGE, SKIPS, STALL
+from tests.corpus.faulty.nonfinite import sixteen
+from tests.corpus.loop import Loop, torch_policy
+from tests.corpus.noise import Rng
+from tests.corpus.schedules import schedule
+from tests.corpus.training import pretraining, training
+
+Made = tuple[Run, Label]
+
+
+@FAULTY_CASES.add("lr-nan")
+def lr_nan(rng: Rng) -> Made:
+    """The schedule returns NaN: the weights are NaN after that step."""
+    made = pretraining(rng, int(rng.choice([300, 3000])))
+    start = made.at(0.2, 0.8)
+    made.lr = schedule("constant", made.rows, 1e-3)
+    made.lr[start:] = np.nan
+    made.nan_loss[start + 1 :] = True
+    return run_of(made, Loop(), form=any_form(made)), fault(
+        "learning-rate-fault", start, Expect("nonfinite-loss", start + 1), may=DAMAGE
+    )
+
+
+@FAULTY_CASES.add("lr-inf")
+def lr_inf(rng: Rng) -> Made:
+    """A division by zero in the schedule."""
+    made = pretraining(rng, 2000)
+    start = made.at(0.2, 0.8)
+    made.lr = schedule("cosine", made.rows, 1e-3)
+    made.lr[start] = np.inf
+    made.nan_loss[start + 1 :] = True
+    return run_of(made, Loop("bf16"), form="canonical"), fault(
+        "learning-rate-fault", start, Expect("nonfinite-loss", start + 1), may=DAMAGE
+    )
+
+
+@FAULTY_CASES.add("lr-negative")
+def lr_negative(rng: Rng) -> Made:
+    """A linear decay that runs through zero: the loss climbs from there."""
+    made = pretraining(rng, 5000)
+    end = made.at(0.6, 0.8)
+    made.lr = 1e-3 * (1 - np.arange(made.rows) / end)
+    made.lr[end] = -1e-7
+    later = (np.arange(made.rows) - end).clip(0)
+    made.loss_factor = np.exp(np.minimum((later / 1000) ** 2, 3))
+    return run_of(made, Loop(), form=any_form(made)), fault("learning-rate-fault", end, may=BLOW_UP)
+
+
+@FAULTY_CASES.add("lr-zero-from-the-start")
+def lr_zero(rng: Rng) -> Made:
+    """The rate is 0 throughout: nothing moves, and the norms are fine."""
+    made = pretraining(rng, int(rng.choice([400, 4000])))
+    made.lr[:] = 0.0
+    made.loss[:] = 6.9
+    made.norm[:] = 0.7
+    return run_of(made, Loop(), form=any_form(made)), fault(
+        "learning-rate-fault", 0, may=STALL | {"frozen-parameter"}
+    )
+
+
+@FAULTY_CASES.add("lr-zero-midway")
+def lr_zero_midway(rng: Rng) -> Made:
+    """A schedule shorter than the run: the last third is trained at 0."""
+    made = pretraining(rng, 9000)
+    end = 6000
+    made.lr = 1e-3 * np.maximum(0, 1 - np.arange(made.rows) / end)
+    made.loss[end:] = made.loss[end]
+    return run_of(made, Loop("bf16"), form=any_form(made)), fault(
+        "learning-rate-fault", end, may=STALL
+    )
+
+
+def _jump(name: str, rows: int, factor: float) -> None:
+    @FAULTY_CASES.add(f"lr-jump-{name}")
+    def make(rng: Rng) -> Made:
+        """The rate jumps in one step, and the run pays for it."""
+        made = pretraining(rng, rows)
+        start = made.at(0.3, 0.7)
+        made.lr = schedule("cosine", rows, 3e-4, rows // 50)
+        made.lr[start:] *= factor
+        later = (np.arange(rows) - start).clip(0)
+        made.norm_factor = np.exp(np.minimum(later * 0.05, 4.0))
+        made.loss_factor = 1 + 1.5 * np.minimum(later / 60, 1)
+        return run_of(made, Loop("bf16"), form=any_form(made)), fault(
+            "learning-rate-fault", start, may=BLOW_UP
+        )
+
+
+_jump("x10", 4000, 10.0)
+_jump("x100", 1500, 100.0)
+_jump("x30-long", 80_000, 30.0)
+
+
+@FAULTY_CASES.add("scheduler-steps-on-skips")
+def on_skips(rng: Rng) -> Made:
+    """A tenth of the steps is skipped and the schedule moves on with each of them."""
+    made = sixteen(rng, 5000)
+    made.lr = schedule("linear", made.rows, 1e-3, 200)
+    start = made.at(0.1, 0.3)
+    made.inf_grad[start:] = rng.random(made.rows - start) < 0.08
+    policy = torch_policy(interval=100)
+    loop = Loop("fp16", policy, scheduler_skips=False)
+    return run_of(made, loop, form=any_form(made)), fault(
+        (
+            "loss-scale-oscillation",
+            "loss-scale-collapse",
+            "nonfinite-gradient",
+            "learning-rate-fault",
+        ),
+        start,
+        Expect("learning-rate-fault", None),
+        slack=onset_slack(made.rows),
+        may=SKIPS | {"loss-scale-oscillation"},
+    )
+
+
+@FAULTY_CASES.add("lr-too-high")
+def too_high(rng: Rng) -> Made:
+    """Far too high from the start: a smooth blow-up that ends in NaN."""
+    made = training(rng, int(rng.choice([300, 1000])), "vision").clean_noise(0.03, 0.2)
+    made.lr[:] = 10.0
+    at = np.arange(made.rows)
+    made.loss = 2.3 * np.exp(np.minimum(at * 0.06, 200))
+    made.norm = 1.0 * np.exp(np.minimum(at * 0.06, 200))
+    end = int(rng.integers(120, 220))
+    made.nan_loss[end:] = True
+    return run_of(made, Loop(max_norm=None), form=any_form(made)), fault(
+        ("gradient-explosion", "loss-divergence"),
+        0,
+        Expect("nonfinite-loss", end),
+        slack=20,
+        may=BLOW_UP | DAMAGE,
+    )
