@@ -1,0 +1,74 @@
+"""What the clip did: its threshold, which steps it clipped, and the stretch it is judged over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.schedule import warmup_rows
+from forensics.diagnose.series import median
+from forensics.diagnose.signals import Signals
+from forensics.runlog.steps import BoolArray
+
+SHRUNK = 1e-4
+"""Relative shrinking that counts as clipped: torch's clip moves an unclipped norm by 2e-6, and
+logs are printed with 4 digits."""
+CONSTANT = 5e-3
+"""Relative width of a constant threshold: half a unit in the last of 3 printed digits."""
+AGREE = 0.9
+"""Share of the clipped steps that must end at one norm for it to be the threshold."""
+LEAST = 5
+"""Clipped steps from which a threshold can be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """What is known about the clip.
+
+    Attributes:
+        known: can the log tell which steps were clipped?
+        threshold: global norm clipped to; NaN where it is not constant or not known.
+        stated: the threshold is run.json's, not read from the norms.
+        seen: rows where it can be judged: norms finite, shape (rows,).
+        clipped: rows that were clipped, or should have been, shape (rows,).
+    """
+
+    known: bool
+    threshold: float
+    stated: bool
+    seen: BoolArray
+    clipped: BoolArray
+
+    @property
+    def constant(self) -> bool:
+        """Is there one threshold for the whole run?"""
+        return bool(np.isfinite(self.threshold))
+
+
+def clip_of(signals: Signals) -> Clip:
+    """What the clip did in this run."""
+    return signals.derived(_clip_of)
+
+
+def _clip_of(signals: Signals) -> Clip:
+    norm, post = signals.norm, signals.post_norm
+    finite = np.isfinite(norm)
+    measured = finite & np.isfinite(post)
+    shrunk = measured & (post < (1 - SHRUNK) * norm)
+    manifest = signals.run.manifest
+    if manifest is not None and manifest.max_norm is not None:
+        limit = float(manifest.max_norm)
+        return Clip(True, limit, True, finite, finite & (norm > (1 + SHRUNK) * limit))
+    ends = post[shrunk]
+    limit = median(ends)
+    agree = np.abs(ends - limit) <= CONSTANT * limit
+    read = len(ends) >= LEAST and bool(agree.mean() >= AGREE)
+    return Clip(bool(shrunk.any()), limit if read else float("nan"), False, measured, shrunk)
+
+
+def judged_rows(signals: Signals) -> slice:
+    """Rows between twice the warm-up and the first trouble, over which norms are summed up."""
+    start = min(2 * warmup_rows(signals), len(signals) // 2)
+    bad = np.flatnonzero(signals.loss_bad[start:])
+    return slice(start, start + int(bad[0]) if len(bad) else len(signals))

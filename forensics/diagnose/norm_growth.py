@@ -1,0 +1,168 @@
+"""Where the gradient norm grows exponentially: windows of many lengths, then episodes.
+
+A smooth blow-up of thirty steps and one that takes a tenth of a run look alike in log space: block
+medians that rise steadily over four blocks. So the same test runs with blocks of 5, 10, 30, 100 …
+values. Blocks are aligned at the start, so that appending rows changes nothing that was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.series import episodes, median, row_medians, sigma
+from forensics.diagnose.signals import Signals
+from forensics.runlog.steps import FloatArray, IntArray
+
+GRAIN = 5
+"""Values in the smallest block; all larger blocks are medians of these medians."""
+BLOCKS = 4
+"""Blocks a window has: three rises in a row."""
+EVEN = 0.08
+"""Least share of a window's rise that each of its three steps must have (a step has one)."""
+MOST = 12
+"""Episodes told."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One episode of exponential growth; rows of the table.
+
+    Attributes:
+        first: where it sets in.
+        top: where the norm is highest.
+        last: last row: of the table, where the norm never came back.
+        level: log of the norm before.
+        rise: how far it grew by then, natural log.
+        slope: natural log a row, over the middle of the rise.
+        returned: it came back below half of its rise.
+    """
+
+    first: int
+    top: int
+    last: int
+    level: float
+    rise: float
+    slope: float
+    returned: bool
+
+
+def find_growth(signals: Signals, factor: float, short: float, t: float) -> tuple[Growth, ...]:
+    """Episodes of growth, in order.
+
+    Args:
+        signals: the run.
+        factor: least growth over 300 rows.
+        short: least growth over a window of another length, where chance has more to offer.
+        t: least t statistic of the trend.
+    """
+    rows = np.flatnonzero(np.isfinite(signals.log_norm))
+    values = signals.log_norm[rows]
+    grains = _medians_of_five(values)
+    edges = np.zeros(len(grains) + 1, dtype=np.int64)
+    for size, blocks in _levels(grains):
+        least = np.log(factor if size * GRAIN == 100 else short)
+        windows = _windows(grains, blocks, size, least, t)
+        edges[windows] += 1
+        edges[windows + BLOCKS * size] -= 1
+    marked = np.cumsum(edges)[:-1] > 0
+    found = episodes(np.flatnonzero(marked), 1)[:MOST]
+    return tuple(_episode(rows, values, grains, a, b) for a, b in found)
+
+
+def _medians_of_five(values: FloatArray) -> FloatArray:
+    """Medians of each five finite values, by exchanges: 20 times as fast as sorting each five."""
+    a, b, c, d, e = _whole(values, GRAIN).T
+    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+    return np.asarray(np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), e)))
+
+
+def _levels(grains: FloatArray) -> Iterator[tuple[int, FloatArray]]:
+    """Blocks of 5, 10, 30, 100, 300 … values: their size in grains and their medians.
+
+    Medians of medians, as long as four blocks fit.
+    """
+    yield 1, grains
+    pairs = _whole(grains, 2).mean(axis=1)
+    yield 2, pairs
+    yield 6, _medians_of_three(pairs)
+    size, blocks = 20, row_medians(_whole(pairs, 10))
+    while len(blocks) >= BLOCKS:
+        yield size, blocks
+        size, blocks = 3 * size, _medians_of_three(blocks)
+
+
+def _whole(values: FloatArray, size: int) -> FloatArray:
+    """The whole blocks of ``size`` values, shape (blocks, size)."""
+    return values[: len(values) // size * size].reshape(-1, size)
+
+
+def _medians_of_three(values: FloatArray) -> FloatArray:
+    a, b, c = _whole(values, 3).T
+    return np.asarray(np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c)))
+
+
+def _windows(grains: FloatArray, blocks: FloatArray, size: int, least: float, t: float) -> IntArray:
+    """First grain of each window of four blocks that rises steadily, far and significantly."""
+    if len(blocks) < BLOCKS:
+        return np.empty(0, dtype=np.int64)
+    total = blocks[BLOCKS - 1 :] - blocks[: 1 - BLOCKS]
+    steps = np.diff(blocks)
+    weakest = np.minimum(np.minimum(steps[:-2], steps[1:-1]), steps[2:])
+    found = np.flatnonzero((total > least) & (weakest > EVEN * total)) * size
+    if size > 1 and len(found):
+        points = grains[found[:, None] + np.arange(BLOCKS * size)]
+        found = found[_t_statistic(points) > t]
+    return found
+
+
+def _t_statistic(points: FloatArray) -> FloatArray:
+    """The t statistic of the slope of each row of points (ordinary least squares)."""
+    count = points.shape[1]
+    at = np.arange(count) - (count - 1) / 2
+    centred = points - points.mean(axis=1, keepdims=True)
+    r = centred @ at / np.sqrt((at @ at) * np.maximum((centred**2).sum(axis=1), 1e-300))
+    return np.asarray(r * np.sqrt((count - 2) / np.maximum(1 - r * r, 1e-12)))
+
+
+def _episode(rows: IntArray, values: FloatArray, grains: FloatArray, a: int, b: int) -> Growth:
+    """The episode that the marked grains ``a`` … ``b`` belong to."""
+    past = grains[max(0, a - max(4, b - a + 1)) : a]
+    level = median(past) if len(past) >= 4 else float(np.min(grains[a : a + BLOCKS]))
+    half = (level + float(np.max(grains[a : b + 1]))) / 2
+    back = np.flatnonzero(grains[b + 1 :] < half)
+    end = b + 1 + int(back[0]) if len(back) else len(grains)
+    returned = bool(len(back))
+    top = a + int(np.argmax(grains[a:end]))
+    rise = float(grains[top]) - level
+    start, slope = _onset(
+        grains[a : top + 1], level, rise, sigma(np.diff(past)) if len(past) else 0
+    )
+    tail = values[top * GRAIN : end * GRAIN if returned else len(values)]
+    peak = top * GRAIN + int(np.argmax(tail))
+    first = min(max(0, round((a + start) * GRAIN)), peak)
+    last = rows[min(end * GRAIN, len(rows)) - 1] if returned else rows[-1]
+    highest = float(values[peak]) - level
+    return Growth(int(rows[first]), int(rows[peak]), int(last), level, highest, slope, returned)
+
+
+def _onset(path: FloatArray, level: float, rise: float, noise: float) -> tuple[float, float]:
+    """Where the rise sets in (in grains from the path's start), and its slope a value.
+
+    The line through its middle, from 20 to 60 % of the height, is followed down to the level;
+    but the path was not yet above the noise there at most since it last touched the level.
+    """
+
+    def last_below(share: float) -> int:
+        below = np.flatnonzero(path <= level + share * rise)
+        return int(below[-1]) if len(below) else 0
+
+    low, high = last_below(0.2), last_below(0.6)
+    slope = 0.4 * rise / max(high - low, 1)
+    start = low + 0.5 - (0.2 * rise) / slope
+    quiet = np.flatnonzero(path <= level + 2 * (noise if np.isfinite(noise) else 0.0))
+    floor = int(quiet[-1]) if len(quiet) else 0
+    return max(float(start), float(min(floor, low))), slope / GRAIN

@@ -1,0 +1,142 @@
+"""The loss rises for good.
+
+What it detects
+    In the medians of 40 blocks the last three are above the best by 6 standard deviations of a
+    block and by 5 %: a rise of more than 25 % that is not falling back, or a smaller one that is
+    steady. Blow-ups of the last rows, too short for a block, are found row by row. Told is since
+    when the loss is above its best, and what the learning rate, norm and scale did before.
+
+Why it matters
+    What is learned after the turn is worse than the best checkpoint before it. A rise that keeps
+    rising ends in Inf.
+
+Evidence
+    The loss at its best, at the turn and at the end.
+
+Silent when
+    The loss falls again after its peak (that is a spike), or fewer than 12 losses are finite. A
+    smaller rise that happens between two neighbouring blocks is a new level, an info: a
+    curriculum or other data; so is one up to 60 % that falls on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.loss_trend import Course, Rise, course, find_rise
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.schedule import Phase, rate_state
+from forensics.diagnose.series import median, theil_sen
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import factor, number, percent, power_of_two
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How far a loss must rise, and when a rise is a new level."""
+
+    sigmas: float = threshold(6.0, "0 of 720 healthy simulated runs, nine kinds of training")
+    share: float = threshold(0.05, "wander of the block medians of healthy fine-tuning")
+    large: float = threshold(0.25, "+0.6 nat at a loss of 2.4; curricula stay below it")
+    level: float = threshold(0.6, "data can be harder by half; no data make a loss rise further")
+
+
+@rule(thresholds=Thresholds, needs=("loss",))
+def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield at most one finding: the rise at the end of the run."""
+    rise = signals.derived(find_rise, thresholds.sigmas, thresholds.share)
+    if rise is None or rise.falling:
+        return
+    path = course(signals)
+    if rise.final or rise.share > thresholds.large:
+        shift = rise.sudden and rise.share < thresholds.level and _learns_on(path, rise)
+        severity = Severity.INFO if shift else Severity.ERROR
+    else:
+        shift = rise.sudden
+        severity = Severity.INFO if shift else Severity.WARNING
+        if not shift and not rise.steady:
+            return
+    best = int(path.rows[int(path.bounds[path.best + 1]) - 1])
+    around = [best, rise.first - 1, rise.first, rise.first + 1, int(path.rows[-1])]
+    yield Finding(
+        rule="loss-divergence",
+        severity=severity,
+        message=_message(signals, rise, shift),
+        first_step=signals.step_at(rise.first),
+        last_step=signals.last_step,
+        evidence=(
+            signals.evidence("loss", signals.loss, around, rise.level),
+            signals.evidence("grad_l2_pre_clip", signals.norm, around),
+        ),
+        cause=_cause(signals, rise, shift),
+        remedy=_remedy(signals, rise, shift),
+    )
+
+
+def _learns_on(path: Course, rise: Rise) -> bool:
+    """Does the loss fall after the jump, by more than its noise?"""
+    after = path.medians[np.searchsorted(path.rows[path.bounds[:-1]], rise.first) + 1 :]
+    return len(after) >= 4 and theil_sen(after) * len(after) < -3 * path.noise
+
+
+def _message(signals: Signals, rise: Rise, shift: bool) -> str:
+    since = f"{signals.step_at(rise.first):,}"
+    levels = f"from {number(rise.level)} to {number(rise.end)}"
+    share = f" (+{percent(rise.share)})" if rise.share < 10 else ""
+    if shift:
+        return f"the level of the loss stepped up {levels}{share} at step {since}"
+    lost = len(signals) - 1 - rise.first
+    return (
+        f"the loss rises for good since step {since}, {levels}{share}: nothing in the last "
+        f"{percent(lost / len(signals))} of the run was better than before"
+    )
+
+
+def _lead(signals: Signals, row: int) -> list[str]:
+    """What the norm and the scale had done before the turn, in clauses."""
+    clauses = []
+    before = median(signals.norm[max(0, row - 50) : row])
+    usual = median(signals.norm[max(0, row - 1000) : max(0, row - 50)])
+    if usual > 0 and before > 2 * usual:
+        clauses.append(f"the gradient norm had grown {factor(before / usual)}")
+    scale = signals.scale[max(0, row - 200) : row]
+    scale = scale[np.isfinite(scale) & (scale > 0)]
+    if len(scale) and scale[-1] < scale[0]:
+        fell = f"{power_of_two(float(scale[0]))} to {power_of_two(float(scale[-1]))}"
+        clauses.append(f"the loss scale had fallen from {fell}")
+    return clauses
+
+
+def _cause(signals: Signals, rise: Rise, shift: bool) -> str:
+    if shift:
+        return "Other data or another mixture from here on is the usual reason (a curriculum)."
+    state = rate_state(signals, rise.first)
+    lead = [text for text in (state.text, *_lead(signals, rise.first)) if text]
+    told = f" At the turn {' and '.join(lead)}." if lead else ""
+    if state.phase in (Phase.AT_PEAK, Phase.JUMPED, Phase.WARMING_UP) or rise.first < 20:
+        return f"The learning rate is too high for these weights.{told}"
+    return (
+        f"Late divergence: a schedule that stays too high, statistics that drift (BatchNorm, an "
+        f"EMA that follows too slowly), or weights that have grown.{told}"
+    )
+
+
+def _remedy(signals: Signals, rise: Rise, shift: bool) -> str:
+    at = f"{signals.step_at(rise.first):,}"
+    if shift:
+        return f"Nothing to do if the data change at step {at}; else look there."
+    state = rate_state(signals, rise.first)
+    if state.phase is Phase.JUMPED:
+        return f"Mend the schedule and resume from a checkpoint before step {at}."
+    if rise.first < 20:
+        return "Start again with a learning rate that is several times lower, or a warm-up."
+    if state.phase in (Phase.AT_PEAK, Phase.WARMING_UP):
+        return f"Resume from before step {at} with a lower peak or a longer warm-up."
+    return (
+        f"Resume from before step {at} with a lower learning rate; if it turns again at the same "
+        f"step, the data there are to blame."
+    )

@@ -1,0 +1,164 @@
+"""The loss never fell, or has stopped falling.
+
+What it detects
+    A log from the start of training in which the loss at the end is no lower than at the start,
+    to within 1.2 % and with the noise counted against us (a warning); and a loss that fell but has
+    gained nothing for at least two fifths of the run (an info).
+
+Why it matters
+    A run that never learned is wasted from its first step: labels, graph, learning rate or
+    optimizer are not connected. A run that has stopped is done, or needs another schedule.
+
+Evidence
+    Medians of the loss over the run.
+
+Silent when
+    A loss is 0 or negative, its noise is above 20 %, the log does not begin at the start, fewer
+    than 100 losses are finite, or the noise is too large to exclude that it fell by more than
+    1.2 %: fine-tuning often gains no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.loss_trend import BLOCKS, Course, course
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import median, sigma
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, percent, steps
+from forensics.runlog.steps import FloatArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What counts as no gain."""
+
+    gain: float = threshold(0.012, "fine-tuning that gains 2 % in 20,000 steps is never flagged")
+    errors: float = threshold(1.5, "standard errors added to the gain: 0 of 1,000 healthy runs")
+    noise: float = threshold(0.2, "above it neither a fall nor its absence can be told")
+    rows: int = threshold(100, "fewer losses do not tell a plateau from a slow start")
+    fresh: int = threshold(1000, "a log that begins later is the middle of a run")
+    stopped: float = threshold(0.4, "share of the run; schedules spend less on their last stage")
+
+
+@rule(thresholds=Thresholds, needs=("loss",))
+def loss_plateau(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield at most one finding."""
+    path = course(signals)
+    if len(path.loss) < thresholds.rows or path.medians.min() <= 0:
+        return
+    if path.row_noise > thresholds.noise * median(path.medians):
+        return
+    if never_learned(signals, thresholds):
+        yield _never(signals, path)
+        return
+    stalled = _stopped_at(path, thresholds.stopped)
+    if stalled is not None:
+        yield _stopped(signals, path, stalled)
+
+
+def never_learned(signals: Signals, thresholds: Thresholds) -> bool:
+    """Did the loss of a fresh run gain nothing, beyond doubt?"""
+    path = course(signals)
+    if signals.step_at(0) > thresholds.fresh or len(path) < BLOCKS or path.medians.min() <= 0:
+        return False
+    logs = np.log(path.medians)
+    fifth = len(logs) // 5
+    gain = median(logs[:fifth]) - median(logs[-fifth:])
+    error = 1.25 * np.sqrt(2 / fifth) * max(sigma(logs), path.noise / median(path.medians))
+    start = path.loss[:10]
+    quick = float(np.log(median(start) / median(path.medians[-fifth:]))) if start.min() > 0 else 1.0
+    fell_at_once = quick > 0.02 + 1.25 * path.row_noise / median(path.medians)
+    dipped = float(logs.max() - logs.min()) > 0.05 + 6 * error
+    flat = abs(gain) + thresholds.errors * error < thresholds.gain
+    return bool(flat and not fell_at_once and not dipped)
+
+
+def _stopped_at(path: Course, share: float) -> int | None:
+    """The block from which on nothing more was gained, if that is long ago."""
+    medians = path.medians
+    end = median(medians[-max(3, len(medians) // 5) :])
+    tolerance = max(0.005 * end, 2 * path.noise)
+    reached = np.flatnonzero(medians <= end + tolerance)
+    block = int(reached[0])
+    fell = float(medians[0]) - end > max(0.05 * end, 6 * path.noise)
+    rose = float(medians[-1]) > end + 3 * tolerance
+    long_ago = len(medians) - block >= share * len(medians)
+    return block if fell and long_ago and not rose and len(medians) == BLOCKS else None
+
+
+def _evidence(signals: Signals, path: Course) -> tuple[Evidence, ...]:
+    """Five block medians over the run, at the middle step of each."""
+    blocks = np.unique(np.linspace(0, len(path) - 1, 5).round().astype(np.int64))
+    middles = path.rows[(path.bounds[blocks] + path.bounds[blocks + 1] - 1) // 2]
+    values: FloatArray = path.medians[blocks]
+    return (
+        Evidence(
+            signal="median loss of a fortieth of the run",
+            steps=tuple(int(step) for step in signals.step[middles]),
+            values=tuple(float(value) for value in values),
+        ),
+    )
+
+
+def _never(signals: Signals, path: Course) -> Finding:
+    start, end = median(path.medians[:8]), median(path.medians[-8:])
+    return Finding(
+        rule="loss-plateau",
+        severity=Severity.WARNING,
+        message=(
+            f"the loss never fell: {number(end)} at the end, {number(start)} at the start, in "
+            f"{steps(len(path.loss))} with a loss"
+        ),
+        first_step=signals.step_at(int(path.rows[0])),
+        last_step=signals.last_step,
+        evidence=_evidence(signals, path),
+        cause=_never_cause(signals),
+        remedy=(
+            "Train on one batch for a few hundred steps: a model that cannot overfit it has a "
+            "broken path from loss to weights; one that can has a data or learning-rate problem."
+        ),
+    )
+
+
+def _never_cause(signals: Signals) -> str:
+    rate = signals.lr[np.isfinite(signals.lr)]
+    norm = median(signals.norm)
+    if len(rate) and rate.max() == 0:
+        return "The learning rate is 0 throughout."
+    if norm == 0:
+        return "The gradients are 0: the graph is cut between loss and weights, or all is frozen."
+    known = f" (norm {number(norm)})" if np.isfinite(norm) else ""
+    top = f" of {number(float(rate.max()))}" if len(rate) else ""
+    return (
+        f"Gradients arrive{known} but change nothing that counts: labels that do not belong to the "
+        f"inputs, a learning rate{top} that is far too low or so high that it jumps about, "
+        f"parameters that the optimizer does not hold, or updates rounded away in bf16."
+        if np.isfinite(norm)
+        else f"Labels that do not belong to the inputs, a learning rate{top} that does not fit, "
+        "or a graph cut between loss and weights."
+    )
+
+
+def _stopped(signals: Signals, path: Course, block: int) -> Finding:
+    first = int(path.rows[int(path.bounds[block])])
+    end = median(path.medians[block:])
+    share = (len(signals) - first) / len(signals)
+    return Finding(
+        rule="loss-plateau",
+        severity=Severity.INFO,
+        message=(
+            f"the loss has gained nothing since step {signals.step_at(first):,} "
+            f"({percent(share)} of the run): it stays at {number(end)}"
+        ),
+        first_step=signals.step_at(first),
+        last_step=signals.last_step,
+        evidence=_evidence(signals, path),
+        cause="Converged at this learning rate, model and data, or stuck.",
+        remedy="If it should go lower, a decay of the learning rate is the first thing to try.",
+    )

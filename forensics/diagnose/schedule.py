@@ -1,0 +1,140 @@
+"""What the learning rate was doing: the end of its warm-up, and its state at a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import factor, number, steps
+from forensics.runlog.steps import FloatArray, IntArray
+
+RISE = 1e-6
+"""Relative change below which a rate has not moved (rates are computed in float64)."""
+ROSE = 2.0
+"""A warm-up begins below half of its peak; constant factors of 1/3 and less are the custom."""
+REST = 50
+"""Rows without a further rise that end a warm-up: longer than any pause that skipped steps make."""
+JUMP = 3.0
+"""Factor between neighbouring rows that no smooth schedule makes after its warm-up."""
+RECENT = 20
+"""Rows before trouble in which a jump of the rate is looked for."""
+
+
+class Phase(StrEnum):
+    """What a learning rate is doing."""
+
+    UNKNOWN = "unknown"
+    NONFINITE = "nonfinite"
+    ZERO = "zero"
+    JUMPED = "jumped"
+    WARMING_UP = "warming up"
+    AT_PEAK = "at peak"
+    CONSTANT = "constant"
+    MOVING = "moving"
+
+
+@dataclass(frozen=True)
+class RateState:
+    """The learning rate at one row.
+
+    Attributes:
+        phase: what it is doing.
+        text: the same as a clause: ``the learning rate was calm at 3e-4``; empty when unknown.
+    """
+
+    phase: Phase
+    text: str
+
+    @property
+    def calm(self) -> bool:
+        """Nothing about the rate asks for an explanation."""
+        return self.phase in (Phase.CONSTANT, Phase.MOVING)
+
+
+def warmup_rows(signals: Signals) -> int:
+    """Rows before the warm-up's end: the index of the first row after it, 0 where there is none.
+
+    ``run.json`` says it where it does; else it is the end of the first rise of the rate.
+    """
+    return signals.derived(_warmup_rows)
+
+
+def _warmup_rows(signals: Signals) -> int:
+    manifest = signals.run.manifest
+    stated = None if manifest is None else manifest.schedule.get("warmup_steps")
+    if isinstance(stated, int) and not isinstance(stated, bool):
+        return int(np.searchsorted(signals.step, stated))
+    rows = np.flatnonzero(np.isfinite(signals.lr))
+    return int(rows[peak]) if (peak := _first_rise(signals.lr[rows])) else 0
+
+
+def _first_rise(rate: FloatArray) -> int:
+    """Index of the end of the rise that begins with the log; 0 where there is none."""
+    change = np.diff(rate)
+    size = np.abs(rate[:-1]) * RISE
+    falls = np.flatnonzero(change < -size)
+    rises = np.flatnonzero(change > size)
+    rises = rises[: np.searchsorted(rises, falls[0])] if len(falls) else rises
+    if len(rises) == 0 or rises[0] > REST:
+        return 0
+    rests = np.flatnonzero(np.diff(rises) > np.maximum(REST, rises[:-1] + 1))
+    rises = rises[: rests[0] + 1] if len(rests) else rises
+    peak = int(rises[-1]) + 1
+    gradual = len(rises) >= min(3, peak)
+    return peak if gradual and rate[peak] >= ROSE * rate[0] else 0
+
+
+def still_warming(signals: Signals, row: int) -> bool:
+    """Does the row lie within the first twice the warm-up?"""
+    return row < 2 * warmup_rows(signals)
+
+
+def jumps(signals: Signals) -> IntArray:
+    """Rows whose rate is at least 3 times that of the row before (both positive), ascending."""
+    return signals.derived(_jumps)
+
+
+def _jumps(signals: Signals) -> IntArray:
+    rows = np.flatnonzero(np.isfinite(signals.lr) & (signals.lr > 0))
+    rate = signals.lr[rows]
+    return np.asarray(rows[1:][rate[1:] >= JUMP * rate[:-1]], dtype=np.int64)
+
+
+def rate_state(signals: Signals, row: int) -> RateState:
+    """What the learning rate was doing at a row."""
+    if not signals.present("lr")[row]:
+        return RateState(Phase.UNKNOWN, "")
+    rate = float(signals.lr[row])
+    if not np.isfinite(rate):
+        return RateState(Phase.NONFINITE, f"the learning rate was {number(rate)}")
+    if rate == 0:
+        return RateState(Phase.ZERO, "the learning rate was 0")
+    warm = warmup_rows(signals)
+    recent = jumps(signals)
+    recent = recent[(recent > row - RECENT) & (recent <= row) & (recent > warm)]
+    if len(recent):
+        return _jumped(signals, int(recent[-1]))
+    if row < warm:
+        return RateState(
+            Phase.WARMING_UP, f"the learning rate was still in its warm-up, at {number(rate)}"
+        )
+    past = signals.lr[max(0, row - 100) : row + 1]
+    past = past[np.isfinite(past)]
+    since = signals.step_at(row) - signals.step_at(warm) if warm else 0
+    if warm and row <= 2 * warm and rate >= 0.9 * float(signals.lr[warm]):
+        text = f"the learning rate was at its peak of {number(rate)}, {steps(since)} after warm-up"
+        return RateState(Phase.AT_PEAK, text)
+    if past.max() - past.min() <= 0.01 * abs(rate):
+        return RateState(Phase.CONSTANT, f"the learning rate was calm at {number(rate)}")
+    return RateState(Phase.MOVING, f"the learning rate moved smoothly, at {number(rate)}")
+
+
+def _jumped(signals: Signals, row: int) -> RateState:
+    before = signals.lr[:row]
+    last = float(before[np.isfinite(before) & (before > 0)][-1])
+    ratio = float(signals.lr[row]) / last
+    at = signals.step_at(row)
+    return RateState(Phase.JUMPED, f"the learning rate had jumped {factor(ratio)} at step {at:,}")

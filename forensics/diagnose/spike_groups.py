@@ -1,0 +1,151 @@
+"""Which spikes are told together, and the spikes of the two series that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.spikes import Spikes, find_spikes
+from forensics.runlog.steps import BoolArray, FloatArray
+
+
+class Limits(Protocol):
+    """What both spike rules have among their thresholds."""
+
+    @property
+    def many(self) -> int:
+        """Spikes that make a crowd."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Rows that a crowd's spikes lie in."""
+        ...
+
+    @property
+    def told(self) -> int:
+        """Findings of one severity at most."""
+        ...
+
+
+NORM_SPIKE = (8.0, 5.0)
+"""Robust standard deviations and ratio that make a spike of the norm."""
+LOSS_SPIKE = (8.0, 0.05, 0.1)
+"""Robust standard deviations, share and rise that make a spike of the loss."""
+MEMORISED = 0.05
+"""Below this share of its start a loss says little by its jumps: single hard samples tower over
+the many that are known by heart."""
+_UNIT = 0.1
+_START = 8
+_EARLY = 64
+
+
+@dataclass(frozen=True)
+class SpikeGroup:
+    """Spikes that are told as one finding: a single one, a crowd, or the many that are left.
+
+    Attributes:
+        start: first spike.
+        end: last spike.
+        crowd: it is a crowd, so many in so many rows.
+        folded: how many groups it stands for.
+    """
+
+    start: int
+    end: int
+    crowd: bool
+    folded: int = 1
+
+
+def groups_of(spikes: Spikes, many: int, window: int) -> list[SpikeGroup]:
+    """The spikes in order, crowds (``many`` in ``window`` rows) as one group each."""
+    if len(spikes) == 0:
+        return []
+    crowded = spikes.crowded(many, window)
+    near = np.diff(spikes.rows[spikes.first]) < window
+    cuts = np.flatnonzero(~(crowded[1:] & crowded[:-1] & near)) + 1
+    starts = np.append(0, cuts).tolist()
+    ends = np.append(cuts - 1, len(spikes) - 1).tolist()
+    return [SpikeGroup(a, b, bool(crowded[a])) for a, b in zip(starts, ends, strict=True)]
+
+
+def fold(groups: list[SpikeGroup], most: int) -> list[SpikeGroup]:
+    """At most ``most`` groups: the last one stands for all that follow it too."""
+    if len(groups) <= most:
+        return groups
+    first = groups[most - 1]
+    rest = SpikeGroup(first.start, groups[-1].end, False, len(groups) - most + 1)
+    return [*groups[: most - 1], rest]
+
+
+def told_groups(
+    spikes: Spikes,
+    limits: Limits,
+    is_serious: Callable[[SpikeGroup], bool],
+) -> Iterator[tuple[SpikeGroup, bool]]:
+    """Each group to tell and whether it is serious; serious ones never hide behind quiet ones."""
+    groups = groups_of(spikes, limits.many, limits.window)
+    serious = [is_serious(group) for group in groups]
+    for wanted in (True, False):
+        chosen = [g for g, s in zip(groups, serious, strict=True) if s is wanted]
+        for group in fold(chosen, limits.told):
+            yield group, wanted
+
+
+@dataclass(frozen=True, eq=False)
+class LossLevel:
+    """The loss in a space that is logarithmic for large values and linear about zero.
+
+    Attributes:
+        unit: where the one turns into the other: 0.1, or a tenth of the first losses if they are
+            all positive and below 1. The rise that matters has the same size.
+        start: median size of the first 8 finite losses; NaN where there are none.
+        values: asinh(loss / unit), shape (rows,).
+    """
+
+    unit: float
+    start: float
+    values: FloatArray
+
+    def back(self, values: FloatArray) -> FloatArray:
+        """The losses of some values."""
+        return np.sinh(values) * self.unit
+
+
+def loss_level(signals: Signals) -> LossLevel:
+    """The run's losses in that space; what comes later changes nothing about earlier rows."""
+    return signals.derived(_loss_level)
+
+
+def _loss_level(signals: Signals) -> LossLevel:
+    loss = signals.loss
+    early = loss[np.flatnonzero(np.isfinite(loss))[:_EARLY]]
+    start = float(np.median(np.abs(early[:_START]))) if len(early) else float("nan")
+    positive = start > 0 and bool((early > 0).all())
+    unit = _UNIT * min(1.0, start) if positive else _UNIT
+    return LossLevel(unit, start, np.arcsinh(np.where(np.isfinite(loss), loss, np.nan) / unit))
+
+
+def norm_spikes(signals: Signals, z: float, ratio: float) -> Spikes:
+    """Spikes of the gradient norm, at least ``ratio`` times the level before."""
+
+    def large(values: FloatArray, levels: FloatArray) -> BoolArray:
+        return np.asarray(values - levels > np.log(ratio), dtype=bool)
+
+    return find_spikes(signals.log_norm, signals.loss_bad | signals.norm_bad, large, z)
+
+
+def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes:
+    """Spikes of the loss: up by ``share`` of the level and by ``rise`` units of ten."""
+    level = loss_level(signals)
+
+    def large(values: FloatArray, levels: FloatArray) -> BoolArray:
+        high, low = level.back(values), level.back(levels)
+        least = np.maximum(share * np.abs(low), rise * level.unit / _UNIT)
+        return np.asarray(high - low > least, dtype=bool)
+
+    return find_spikes(level.values, signals.loss_bad | signals.norm_bad, large, z)

@@ -1,0 +1,262 @@
+"""The spike detector that the loss and the gradient norm share.
+
+It works in log space on the finite values alone, against two measures of what was normal: the
+level of the past 128 values, and the median of the last three (so that a fast decay at the start
+hides nothing). A level shift is one episode, since both measures adapt. It looks backwards only,
+but for what became of a spike in the 200 values after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from forensics.diagnose.series import MIN_PAST, Baseline, baseline, row_medians
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+APART = 8
+"""Quiet values that end an episode of spikes."""
+AFTERMATH = 200
+"""Values after a spike that tell whether it recovered: the second half of them is compared."""
+NEAR = 8
+"""Values that make the level just before a spike."""
+SETTLED = 0.5
+"""Share of a spike's height (in log space) at which the run counts as back, or not."""
+FLAT_TOP = 0.65
+"""Share of the height that the first 20 values of a level shift keep; a spike falls faster."""
+EARLY_FACTOR = 100.0
+"""How far one of the first 8 values must exceed all before it: no noise is known there yet."""
+CONTEXT = 4000
+"""Values before a crowd of spikes that show the tail of the noise."""
+FLOOR = 1e-3
+"""Least spread in log space, so that rounding in a flat past is no spike."""
+_SAMPLES = 25
+
+Large = Callable[[FloatArray, FloatArray], BoolArray]
+"""``(values, levels) → is the value far enough above the level to matter?``, in that log space."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spikes:
+    """Spikes in order; arrays of shape (spikes,), levels and heights in the detector's space.
+
+    Attributes:
+        rows: rows of the table that the detector saw (finite values), shape (F,).
+        values: what it saw there, shape (F,).
+        first: index (into ``rows``) of the first value of each spike.
+        last: index of its last value.
+        peak: index of its highest value.
+        before: level just before.
+        height: peak above that level.
+        z: height in robust standard deviations.
+        after: level 100 to 200 values after the peak; NaN where the log ends too soon.
+        flat: the first 20 values keep the height: a level shift, if it stays.
+        lost: nearly every row after the spike is non-finite.
+    """
+
+    rows: IntArray
+    values: FloatArray
+    first: IntArray
+    last: IntArray
+    peak: IntArray
+    before: FloatArray
+    height: FloatArray
+    z: FloatArray
+    after: FloatArray
+    flat: BoolArray
+    lost: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def stays(self) -> BoolArray:
+        """The level after is still more than half the height up, or nothing finite is left."""
+        return (self.after - self.before > SETTLED * self.height) | self.lost
+
+    @property
+    def is_shift(self) -> BoolArray:
+        """Stays, without a peak above the new level."""
+        return self.stays & self.flat & ~self.lost
+
+    @property
+    def unknown(self) -> BoolArray:
+        """The log ends before anything can be said about recovery."""
+        return np.isnan(self.after) & ~self.lost
+
+    def rows_to_recover(self, spike: int) -> int | None:
+        """Rows from the peak until the value is back, or None within the next 400 values."""
+        peak = int(self.peak[spike])
+        back = self.before[spike] + SETTLED * self.height[spike]
+        below = np.flatnonzero(self.values[peak + 1 : peak + 401] <= back)
+        return int(self.rows[peak + 1 + below[0]] - self.rows[peak]) if len(below) else None
+
+    def crowded(self, many: int, window: int) -> BoolArray:
+        """Which spikes lie in some window of ``window`` rows that holds at least ``many``."""
+        starts = self.rows[self.first]
+        inside = np.zeros(len(starts), dtype=bool)
+        if len(starts) >= many:
+            dense = np.flatnonzero(starts[many - 1 :] - starts[: len(starts) - many + 1] < window)
+            counts = np.zeros(len(starts) + 1, dtype=np.int64)
+            np.add.at(counts, dense, 1)
+            np.add.at(counts, dense + many, -1)
+            inside = np.cumsum(counts)[:-1] > 0
+        return inside
+
+    def stand_apart(self, start: int, end: int) -> bool:
+        """Do spikes ``start`` … ``end`` tower over the values up to them, or are they a tail?
+
+        In a heavy tail (Student's t with 2 or 3 degrees of freedom) 4 to 8 times as many values
+        reach half the height; apart from real spikes hardly any do. The 4,000 values before the
+        spikes count too: by chance alone some 500 values have many spikes and little between.
+        """
+        inside = slice(max(0, int(self.first[start]) - CONTEXT), int(self.last[end]) + 1)
+        level = float(np.median(self.before[start : end + 1]))
+        half = SETTLED * float(np.min(self.height[start : end + 1]))
+        tall = (self.values[inside] - level > half) & ~self.member[inside]
+        return bool(tall.sum() < 0.5 * (end - start + 1))
+
+    @cached_property
+    def member(self) -> BoolArray:
+        """Which values lie in a spike, shape (F,)."""
+        edges = np.zeros(len(self.values) + 1, dtype=np.int64)
+        np.add.at(edges, self.first, 1)
+        np.add.at(edges, self.last + 1, -1)
+        return np.asarray(np.cumsum(edges)[:-1] > 0, dtype=bool)
+
+
+def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> Spikes:
+    """All spikes of a series.
+
+    Args:
+        series: shape (rows,), in log space; NaN where there is nothing to judge.
+        bad: shape (rows,): loss or norm was written as NaN or Inf.
+        large: which rises are large enough to matter.
+        z: robust standard deviations that make a spike.
+    """
+    line = baseline(series, FLOOR)
+    candidates, local = _candidates(line, large, z)
+    first, last = _groups(candidates)
+    peak = _peaks(line.values, first, last)
+    near = row_medians(_before(line.values, first, NEAR))
+    level = np.fmin(np.where(first >= MIN_PAST, line.center[first], np.nan), near)
+    rising = _abrupt(line.values, first, level) & large(line.values[peak], level)
+    first, last, peak, level = first[rising], last[rising], peak[rising], level[rising]
+    height = line.values[peak] - level
+    spread = np.fmin(line.spread[first], local[first])
+    after, flat = _aftermath(line, first, peak, level, height)
+    return Spikes(
+        rows=line.rows,
+        values=line.values,
+        first=first,
+        last=last,
+        peak=peak,
+        before=level,
+        height=height,
+        z=height / np.where(np.isfinite(spread), spread, np.inf),
+        after=after,
+        flat=flat,
+        lost=_lost(bad, line.rows[peak]),
+    )
+
+
+def _candidates(line: Baseline, large: Large, z: float) -> tuple[IntArray, FloatArray]:
+    """Indices of values that are too high, and the spread of the steps from one to the next."""
+    values = line.values
+    local = np.full(len(values), np.nan)
+    if len(values) > 3:
+        a, b, c = values[:-3], values[1:-2], values[2:-1]
+        local[3:] = np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+    jump = values - local
+    spread = np.full(len(values), np.nan)
+    spread[3:] = baseline(jump[3:], FLOOR).spread
+    above = values - line.center
+    found = (above > z * line.spread) & large(values, line.center)
+    found |= (jump > z * spread) & large(values, local)
+    found[: min(MIN_PAST, len(values))] = _early(values[: 2 * MIN_PAST])
+    return np.flatnonzero(found), spread
+
+
+def _early(values: FloatArray) -> BoolArray:
+    """Which of the first 8 values tower over all before them and over what follows."""
+    count = min(MIN_PAST, len(values))
+    found = np.zeros(count, dtype=bool)
+    for i in range(3, count):
+        above = values[i] - np.max(values[:i])
+        after = values[i + 1 : i + 9]
+        back = len(after) >= 3 and values[i] - np.median(after) > SETTLED * above
+        found[i] = above > np.log(EARLY_FACTOR) and back
+    return found
+
+
+def _groups(found: IntArray) -> tuple[IntArray, IntArray]:
+    """First and last index of each group of candidates."""
+    if len(found) == 0:
+        return found, found
+    cuts = np.flatnonzero(np.diff(found) > APART)
+    return found[np.append(0, cuts + 1)], found[np.append(cuts, len(found) - 1)]
+
+
+def _peaks(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:
+    """Index of the highest value of each group."""
+    if len(first) == 0:
+        return first
+    bounds = np.stack((first, last + 1), axis=1).ravel()
+    padded = np.append(values, -np.inf)
+    highest = np.maximum.reduceat(padded, bounds)[::2]
+    inside = np.repeat(np.arange(len(first)), last - first + 1)
+    index = np.arange(len(inside)) + np.repeat(
+        first - np.append(0, np.cumsum(last - first + 1)[:-1]), last - first + 1
+    )
+    top = values[index] == highest[inside]
+    owners, where = np.unique(inside[top], return_index=True)
+    peaks = first.copy()
+    peaks[owners] = index[top][where]
+    return peaks
+
+
+def _before(values: FloatArray, first: IntArray, count: int, skip: int = 0) -> FloatArray:
+    """The ``count`` values that end ``skip`` before each index; NaN before the start."""
+    index = first[:, None] - skip - np.arange(count, 0, -1)
+    return np.where(index >= 0, values[np.maximum(index, 0)], np.nan)
+
+
+def _abrupt(values: FloatArray, first: IntArray, level: FloatArray) -> BoolArray:
+    """Did it rise within about 16 values? Slower growth is an explosion or a divergence."""
+    earlier = row_medians(_before(values, first, 2 * NEAR, NEAR))
+    index = np.minimum(first[:, None] + np.arange(NEAR), len(values) - 1)
+    top = values[index].max(axis=1, initial=-np.inf) if len(first) else level
+    return np.isnan(earlier) | (top - earlier >= SETTLED * (top - level))
+
+
+def _aftermath(
+    line: Baseline, first: IntArray, peak: IntArray, level: FloatArray, height: FloatArray
+) -> tuple[FloatArray, BoolArray]:
+    """The level after each spike, and whether its first 20 values stay up."""
+    count = len(line.values)
+    end = np.minimum(count, peak + 1 + AFTERMATH)
+    left = end - peak - 1
+    start = peak + 1 + np.minimum(AFTERMATH // 2, left // 2)
+    share = np.arange(_SAMPLES) / _SAMPLES
+    index = (start[:, None] + share * (end - start)[:, None]).astype(np.int64)
+    index = np.minimum(index, max(count - 1, 0))
+    close = line.rows[index] - line.rows[peak][:, None] <= 2 * AFTERMATH
+    values = np.where(close & (left >= MIN_PAST)[:, None], line.values[index], np.nan)
+    after = row_medians(values)
+    top = np.minimum(first[:, None] + np.arange(20), max(count - 1, 0))
+    early = row_medians(line.values[top])
+    flat = (early - level > FLAT_TOP * height) & (
+        line.values[peak] - after <= np.maximum((1 - FLAT_TOP) * height, 4 * line.spread[first])
+    )
+    return after, flat
+
+
+def _lost(bad: BoolArray, peak_rows: IntArray) -> BoolArray:
+    """Is nearly every one of the next 100 rows non-finite?"""
+    total = np.concatenate(([0], np.cumsum(bad)))
+    end = np.minimum(len(bad), peak_rows + 1 + AFTERMATH // 2)
+    left = end - peak_rows - 1
+    return (left > 0) & (total[end] - total[peak_rows + 1] >= 0.9 * left)
