@@ -9,7 +9,7 @@ from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Finding, Outcome, Severity
 from tests.corpus.case import FAULTY_CASES, HEALTHY_CASES, Case, Corpus, Expect, Label
 
-SEEDS = {"tune": range(0, 3), "test": range(100, 103)}
+SEEDS = {"tune": range(0, 5), "test": range(100, 105)}
 """Thresholds are tuned on the first and reported on the second."""
 
 
