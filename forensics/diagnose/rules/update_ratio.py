@@ -64,12 +64,13 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class _View:
-    """The ratios that count: snapshots after the warm-up × weight matrices.
+    """Snapshots × weight matrices.
 
     Attributes:
         steps: shape (W,).
         names: length M.
         ratios: shape (W, M), NaN where unknown.
+        settled: after the warm-up and the first steps, shape (W,).
         decayed: where the rate is below a tenth of its peak, shape (W,).
         half_limit: the 16-bit limit of each matrix, 0 for fp32 ones, shape (M,).
     """
@@ -77,6 +78,7 @@ class _View:
     steps: IntArray
     names: tuple[str, ...]
     ratios: Floats
+    settled: BoolArray
     decayed: BoolArray
     half_limit: Floats
 
@@ -87,14 +89,14 @@ def update_ratio(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     view = _view(signals, thresholds)
     if view is None or len(view.steps) < thresholds.snapshots or not view.names:
         return
-    first, last = longest_runs(view.ratios > thresholds.high)
+    first, last = longest_runs(view.settled[:, None] & (view.ratios > thresholds.high))
     yield from _too_large(view, first, last, last - first + 1 >= thresholds.snapshots, thresholds)
-    judged = ~view.decayed[:, None] & (view.ratios > 0)
+    judged = (view.settled & ~view.decayed)[:, None] & (view.ratios > 0)
     enough = judged.sum(axis=0) >= thresholds.snapshots
     low = (~judged | (view.ratios < thresholds.low)).all(axis=0) & enough
     rounded = judged & (view.ratios < view.half_limit)
     lost = (4 * rounded.sum(axis=0) >= 3 * judged.sum(axis=0)) & enough & (view.half_limit > 0)
-    yield from _too_small(view, judged, low & ~lost)
+    yield from _too_small(view, judged, low & ~lost, thresholds)
     yield from _rounded_away(view, judged, lost)
 
 
@@ -106,8 +108,7 @@ def _view(signals: Signals, thresholds: Thresholds) -> _View | None:
     columns = np.flatnonzero(matrix_mask(updates.names, info) & trainable_mask(updates.names, info))
     start = warmup_end(signals)
     begin = signals.step_at(0) if len(signals) else int(updates.steps[0])
-    late = updates.steps >= max(start, begin + thresholds.settle)
-    rows = np.flatnonzero(late & updates.present.any(axis=1))
+    rows = np.flatnonzero(updates.present.any(axis=1))
     size = usable(weights)[np.ix_(rows, columns)]
     ratios = usable(updates)[np.ix_(rows, columns)] / np.where(size > 0, size, np.float32(np.nan))
     names = tuple(updates.names[column] for column in columns)
@@ -115,6 +116,7 @@ def _view(signals: Signals, thresholds: Thresholds) -> _View | None:
         steps=updates.steps[rows],
         names=names,
         ratios=np.asarray(ratios, dtype=np.float32),
+        settled=updates.steps[rows] >= max(start, begin + thresholds.settle),
         decayed=_decayed(signals, updates.steps[rows], thresholds.rate),
         half_limit=np.array(
             [
@@ -154,7 +156,9 @@ def _too_large(
     )
 
 
-def _too_small(view: _View, judged: BoolArray, chosen: BoolArray) -> Iterator[Finding]:
+def _too_small(
+    view: _View, judged: BoolArray, chosen: BoolArray, thresholds: Thresholds
+) -> Iterator[Finding]:
     if not chosen.any():
         return
     level = column_medians(np.where(judged, view.ratios, np.float32(np.nan)))
@@ -162,7 +166,7 @@ def _too_small(view: _View, judged: BoolArray, chosen: BoolArray) -> Iterator[Fi
     yield _finding(
         view,
         column,
-        _extent(judged, column),
+        _extent(judged[:, column], view.ratios[:, column], thresholds.low),
         threshold=None,
         message=f"updates of {_who(view, column, chosen)} are {number(float(level[column]))} of "
         "the weight all along: too small for fp32 to add",
@@ -181,7 +185,7 @@ def _rounded_away(view: _View, judged: BoolArray, chosen: BoolArray) -> Iterator
     yield _finding(
         view,
         column,
-        _extent(judged, column),
+        _extent(judged[:, column], view.ratios[:, column], limit),
         threshold=limit,
         message=f"{_who(view, column, chosen)} is stored in 16 bits and its updates are "
         f"{number(float(level[column]))} of it (limit {number(limit)}): most elements stay put",
@@ -192,9 +196,11 @@ def _rounded_away(view: _View, judged: BoolArray, chosen: BoolArray) -> Iterator
     )
 
 
-def _extent(judged: BoolArray, column: int) -> tuple[int, int]:
-    rows = np.flatnonzero(judged[:, column])
-    return int(rows[0]), int(rows[-1])
+def _extent(judged: BoolArray, ratios: Floats, limit: float) -> tuple[int, int]:
+    """The judged snapshots, and those before them in which it was no larger either."""
+    rows = np.flatnonzero(judged)
+    above = np.flatnonzero(ratios[: rows[0]] >= limit)
+    return int(above[-1]) + 1 if len(above) else 0, int(rows[-1])
 
 
 def _who(view: _View, column: int, chosen: BoolArray) -> str:
