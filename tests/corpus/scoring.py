@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Finding, Outcome, Severity
-from tests.corpus.case import FAULTY_CASES, HEALTHY_CASES, Case, Corpus, Expect, Label
+from tests.corpus.case import FAULTY_CASES, HEALTHY_CASES, SLOW, Case, Corpus, Expect, Label
 
 SEEDS = {"tune": range(0, 5), "test": range(100, 105)}
 """Thresholds are tuned on the first and reported on the second."""
@@ -65,7 +65,7 @@ def judge(case: Case, diagnosis: Diagnosis | None = None) -> Judgement:
     diagnosis = diagnose(case.run) if diagnosis is None else diagnosis
     label, verdict = case.label, diagnosis.verdict
     rules = tuple((e.rule, _met(e, diagnosis.findings)) for e in label.must)
-    alarms = _alarms(label, diagnosis.findings)
+    alarms = _alarms(label, diagnosis.findings, len(case.run.steps))
     failed = tuple(r.rule for r in diagnosis.rules if r.outcome is Outcome.FAILED)
     status = str(verdict.status) in label.status
     chosen = None if verdict.root is None else diagnosis.findings[verdict.root]
@@ -103,17 +103,16 @@ def _met(expect: Expect, findings: tuple[Finding, ...]) -> str:
     return "hit" if any(expect.at(f.first_step) for f in own) else "wrong-step"
 
 
-def _alarms(label: Label, findings: tuple[Finding, ...]) -> tuple[str, ...]:
+def _alarms(label: Label, findings: tuple[Finding, ...], rows: int) -> tuple[str, ...]:
     """Rules that may not be there at warning or above, or are there before the fault is."""
-    begins = min(
-        (e.step - e.slack for e in (*label.roots, *label.must) if e.step is not None), default=0
-    )
-    serious = [f for f in findings if f.severity >= Severity.WARNING]
+    starts = [e.step - e.slack for e in (*label.roots, *label.must) if e.step is not None]
+    begins = min(starts, default=0) - SLOW * rows  # the onset of a slow consequence is no sharper
     anywhere = {e.rule for e in label.must if e.step is None}
     wrong = {
         f.rule
-        for f in serious
-        if f.rule not in label.allowed or (f.first_step < begins and f.rule not in anywhere)
+        for f in findings
+        if f.severity >= Severity.WARNING
+        and (f.rule not in label.allowed or (f.first_step < begins and f.rule not in anywhere))
     }
     return tuple(sorted(wrong))
 

@@ -107,7 +107,7 @@ def on_skips(rng: Rng) -> Made:
     made.lr = schedule("linear", made.rows, 1e-3, 200)
     start = made.at(0.1, 0.3)
     made.inf_grad[start:] = rng.random(made.rows - start) < 0.08
-    policy = torch_policy(interval=100)
+    policy = torch_policy(interval=100, floor=1.0)
     loop = Loop("fp16", policy, scheduler_skips=False)
     return run_of(made, loop, form=any_form(made)), fault(
         (

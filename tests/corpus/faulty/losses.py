@@ -28,6 +28,7 @@ def _divergence(name: str, rows: int, rise: float, over: float, kind: str) -> No
         """The loss turns and rises for good."""
         made = training(rng, rows, kind)
         start = made.at(0.4, 0.6)
+        made.loss[start:] = made.loss[start]  # what turns stops learning
         later = (np.arange(rows) - start).clip(0) / (over * rows)
         made.loss_factor = 1 + rise * np.minimum(later, 1 + 0.1 * later)
         made.norm_factor = 1 + np.minimum(later, 1) * 1.5
@@ -51,6 +52,7 @@ def short_divergence(rng: Rng) -> Made:
     """A learning rate far too high in a short run: down for fifty steps, then up and up."""
     made = pretraining(rng, 400).clean_noise(0.02, 0.2)
     start = int(rng.integers(40, 80))
+    made.loss[start:] = made.loss[start]
     later = (np.arange(400) - start).clip(0)
     made.loss_factor = np.exp(np.minimum(later * 0.012, 3.0))
     made.norm_factor = np.exp(np.minimum(later * 0.02, 3.0))
@@ -70,6 +72,7 @@ def warmup_end(rng: Rng) -> Made:
     made.warmup = 1500
     made.lr = schedule("cosine", made.rows, 3e-3, made.warmup)
     start = made.warmup + int(rng.integers(-150, 150))
+    made.loss[start:] = made.loss[start]
     later = (np.arange(made.rows) - start).clip(0)
     made.loss_factor = 1 + 1.2 * (1 - np.exp(-later / 500))
     made.norm_factor = 1 + 4 * (1 - np.exp(-later / 300))
@@ -90,6 +93,7 @@ def warmup_explosion(rng: Rng) -> Made:
     made.warmup = 600
     made.lr = schedule("linear", made.rows, 2e-3, made.warmup)
     start = made.warmup + int(rng.integers(0, 120))
+    made.loss[start:] = made.loss[start]
     later = (np.arange(made.rows) - start).clip(0)
     made.norm_factor = np.exp(np.minimum(later * 0.012, 8.0))
     made.loss_factor = 1 + 2.0 * np.minimum((later - 300).clip(0) / 600, 1)

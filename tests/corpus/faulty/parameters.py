@@ -260,6 +260,7 @@ def rounding(rng: Rng) -> Made:
     made = pretraining(rng, 3000)
     made.loss[:] = made.loss[0] * (1 - 0.001 * np.linspace(0, 1, 3000))
     made.lr[:] = 1e-5
+    made.warmup = 0
     loop = Loop("bf16")
     infos = tuple(replace(info, dtype="bfloat16") for info in network(4))
     usual = manifest(made, loop, parameters=infos)
@@ -325,6 +326,7 @@ def update_large(rng: Rng) -> Made:
     made.loss[:] = made.loss[0]
     loop = Loop("fp32")
     made.lr[:] = 0.3
+    made.warmup = 0
     usual = manifest(made, loop)
     params = healthy_params(made, usual)
     params.data[("param", "update_l2")][:] = 0.3 * params.data[("param", "value_l2")]
@@ -339,6 +341,7 @@ def update_small(rng: Rng) -> Made:
     made = pretraining(rng, 3000)
     made.loss[:] = made.loss[0]
     made.lr[:] = 1e-11
+    made.warmup = 0
     loop = Loop("fp32")
     usual = manifest(made, loop)
     params = healthy_params(made, usual)
@@ -353,6 +356,7 @@ def update_stale(rng: Rng) -> Made:
     """bf16 weights without a master copy, updates below the spacing: most elements stay put."""
     made = pretraining(rng, 5000)
     made.lr[:] = 1e-4
+    made.warmup = 0
     loop = Loop("bf16")
     infos = tuple(replace(info, dtype="bfloat16") for info in network(4))
     usual = manifest(made, loop, parameters=infos)

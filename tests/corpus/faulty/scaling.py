@@ -228,8 +228,11 @@ def without_state(rng: Rng) -> Made:
     loop = Loop("fp16", torch_policy())
     log = sheet(made, loop)
     again = sheet(made, loop).take(slice(0, made.rows - half))  # what a fresh scaler does
-    for name in ("scaler_scale", "skipped", "skip_reason", "grad_l2_pre_clip", "grad_l2_post_clip"):
+    for name in ("scaler_scale", "skipped", "skip_reason"):
         log.values[name] = np.concatenate([np.asarray(log.values[name])[:half], again.values[name]])
+    norm = made.norm * np.exp(made.norm_noise)
+    log.values["grad_l2_pre_clip"] = np.where(log.values["skipped"], np.inf, norm)
+    log.values["grad_l2_post_clip"] = np.minimum(norm, 1.0)
     log.written["grad_l2_post_clip"] = ~log.values["skipped"]
     usual = manifest(made, loop)
     both = (usual.segments[0], replace(usual.segments[0], start_step=half, reason="resume"))
