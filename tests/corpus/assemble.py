@@ -89,6 +89,7 @@ def with_extras(training: Training, made: Sheet) -> Sheet:
 def manifest(training: Training, loop: Loop, **changes: Any) -> Manifest:
     """``run.json`` of such a run."""
     policy = loop.scaler or ScalerPolicy()
+    constant = bool(np.ptp(training.lr[training.warmup :]) == 0) if training.rows else False
     made = Manifest(
         device="cuda",
         precision=loop.precision,
@@ -96,7 +97,11 @@ def manifest(training: Training, loop: Loop, **changes: Any) -> Manifest:
         max_norm=loop.max_norm,
         post_clip="measured",
         optimizer={"name": "adamw", "flavour": "foreach"},
-        schedule={"name": "cosine", "warmup_steps": training.warmup, "total_steps": training.rows},
+        schedule={
+            "name": "constant" if constant else "cosine",
+            "warmup_steps": training.warmup,
+            "total_steps": training.rows,
+        },
         scaler=policy,
         columns=CANONICAL_NAMES,
         parameters=network(4),

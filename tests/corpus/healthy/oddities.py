@@ -18,7 +18,7 @@ from tests.corpus.assemble import (
 )
 from tests.corpus.case import HEALTHY, HEALTHY_CASES, Label
 from tests.corpus.healthy.shapes import any_loop
-from tests.corpus.healthy.snapshots import healthy_activations, healthy_params
+from tests.corpus.healthy.snapshots import healthy_activations, healthy_params, overflowed
 from tests.corpus.loop import Loop, torch_policy
 from tests.corpus.noise import Rng
 from tests.corpus.training import pretraining, training
@@ -166,10 +166,14 @@ def with_snapshots(rng: Rng) -> Made:
     made = pretraining(rng, int(rng.choice([400, 4000, 20_000])))
     loop = any_loop(rng)
     usual = manifest(made, loop)
+    log = sheet(made, loop)
+    params = healthy_params(made, usual)
+    overflowed(params, log)
     return run_of(
         made,
         loop,
-        params=healthy_params(made, usual),
+        log,
+        params=params,
         activations=healthy_activations(made, usual),
         manifest=usual,
     ), HEALTHY

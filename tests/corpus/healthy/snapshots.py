@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.runlog.manifest import Manifest
+from tests.corpus.assemble import Sheet
 from tests.corpus.noise import Floats, Rng
 from tests.corpus.snapshots import MemoryActivations, MemoryParams
 from tests.corpus.training import Training
@@ -48,6 +49,16 @@ def healthy_params(training: Training, made: Manifest, steps: Floats | None = No
             ("param", "v_ratio"): np.exp(0.15 * rng.standard_normal(shape)),
         },
     )
+
+
+def overflowed(params: MemoryParams, log: Sheet) -> None:
+    """Where the scaler skipped an overflow, some elements of the last layers are Inf."""
+    norm = np.asarray(log.values["grad_l2_pre_clip"])[params.taken_at]
+    hit = ~np.isfinite(norm)
+    params.data[("param", "grad_l2")][hit, -3:] = np.inf
+    params.data[("param", "grad_absmax")][hit, -3:] = np.inf
+    params.data[("param", "grad_nonfinite")][hit, -3:] = 12
+    params.data[("param", "update_l2")][hit] = 0.0
 
 
 def modules_of(made: Manifest) -> tuple[str, ...]:
