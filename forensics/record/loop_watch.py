@@ -96,6 +96,11 @@ class LoopWatch:
         seen.grads_scaled = grads_are_scaled(self._scaler, self._active())
         return seen.norms
 
+    @property
+    def grads_scaled(self) -> bool:
+        """Were the gradients just measured still multiplied by the loss scale?"""
+        return self._seen.grads_scaled
+
     def end_step(self, loss: Tensor | float) -> StepLog | SkipLog:
         """What the step came to; one blocking read."""
         self.arrival.settle()

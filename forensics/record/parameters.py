@@ -85,6 +85,11 @@ class ArrivalOrder:
         if name not in self.names:
             self.names.append(name)
 
+    @property
+    def settled(self) -> bool:
+        """Is the order known?"""
+        return not self._hooks and bool(self.names)
+
     def settle(self) -> None:
         """Call after a backward: stop watching where anything arrived."""
         if self._hooks and self.names:

@@ -1,22 +1,46 @@
-"""The plain loop: a recipe, built, trained by the reference step and recorded."""
+"""The plain loop: a recipe is built, trained by the reference step, and recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from forensics.errors import TrainingRaisedError, UsageError
+import torch
+
+from forensics.errors import ForensicsError, RecordingStoppedError, TrainingRaisedError, UsageError
+from forensics.record.assembly import (
+    assemble,
+    count_tokens,
+    describe_recording,
+    to_device,
+    told,
+)
+from forensics.record.checkpoints import CheckpointStore
 from forensics.record.config import Config
-from forensics.record.ema import ExponentialMovingAverage
-from forensics.record.loss_scale import make_scaler
-from forensics.record.options import RecordOptions
-from forensics.record.precision import choose_device, choose_precision
-from forensics.record.recipe import Recipe
-from forensics.record.recorder import Recorder
-from forensics.record.rng import seed_everything
+from forensics.record.health import HealthScan
+from forensics.record.options import KeepPolicy, RecordOptions
+from forensics.record.parameters import ArrivalOrder, learning_rates, tracked_parameters
+from forensics.record.precision import Precision, choose_device, choose_precision
+from forensics.record.recipe import Recipe, Training
+from forensics.record.recorder import Recorder, columns_of
+from forensics.record.run_directory import (
+    ResumePoint,
+    check_columns,
+    clear_run,
+    find_resume_point,
+    locked_directory,
+)
+from forensics.record.skip_rate import SkipRateAlarm, calibration_skips
 from forensics.record.train_step import AmpTrainState
+from forensics.record.training_state import gather_state, restore_state
+from forensics.runlog.files import RunLock, supersede
 from forensics.runlog.manifest import Ended, Manifest
 
 __all__ = ["RecordOptions", "record_run"]
+
+Say = Callable[[str], None]
+OnStep = Callable[[int, int], None]
 
 
 def record_run(
@@ -24,60 +48,245 @@ def record_run(
     config: Config,
     options: RecordOptions,
     *,
-    on_step: Callable[[int, int], None] | None = None,
-    say: Callable[[str], None] = print,
+    on_step: OnStep | None = None,
+    say: Say = print,
 ) -> Ended:
-    """Train ``recipe`` as ``config`` says and record it under ``options.out``."""
-    if (options.out / "run.json").exists() and not options.overwrite:
-        raise UsageError("holds a run already", where=options.out)
-    options.out.mkdir(parents=True, exist_ok=True)
+    """Train a recipe and record it.
+
+    Args:
+        recipe: what to train.
+        config: what decides the computation; copied into ``run.json``.
+        options: where and how to record.
+        on_step: called after each step with the steps done and the steps in all.
+        say: told in one line what the user should know.
+
+    Returns:
+        How the run ended: ``finished``.
+
+    Raises:
+        UsageError, InputError: the directory or the settings do not allow it; nothing was changed.
+        RecordingStoppedError: the skip-rate alarm ended the run; everything is on disk.
+        TrainingRaisedError: the training raised; everything up to that step is on disk.
+        KeyboardInterrupt: recorded as ``interrupted``, and raised again.
+    """
+    with locked_directory(options) as lock:
+        point = find_resume_point(options, recipe.name, config, say) if options.resume else None
+        with _threads_of(point):
+            recording = _begin(_set_up(recipe, config, options, say), point, lock)
+            with recording.recorder as recorder:
+                recording.train(on_step)
+    assert recorder.ended is not None
+    return recorder.ended
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What is going to be recorded, before the run directory is touched."""
+
+    recipe: Recipe
+    config: Config
+    options: RecordOptions
+    say: Say
+    device: torch.device
+    precision: Precision
+    training: Training
+    manifest: Manifest
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the step log."""
+        return columns_of(len(learning_rates(self.training.optimizers)), self.options.extras)
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """A training under way and everything that watches it."""
+
+    setting: _Setting
+    state: AmpTrainState | None
+    recorder: Recorder
+    alarm: SkipRateAlarm
+    checkpoints: CheckpointStore
+    first_step: int
+
+    def train(self, on_step: OnStep | None) -> None:
+        """Every step from the first to the last, with a checkpoint before some and at the end."""
+        steps, every = self.setting.config.steps, self.setting.options.checkpoint_every
+        if self.first_step >= steps:
+            self.setting.say(f"{self.setting.options.out}: all {steps:,} steps are done already")
+        for step in range(self.first_step, steps):
+            resumed_here = step == self.first_step > 0
+            if every and step % every == 0 and not resumed_here:
+                self.save(step)
+            self.step(step)
+            self.watch(step)
+            if on_step is not None:
+                on_step(step + 1, steps)
+        if every and self.first_step < steps:
+            self.save(steps)
+
+    def step(self, step: int) -> None:
+        """The reference step, or the recipe's own; TrainingRaisedError for what it raises."""
+        try:
+            recipe, device = self.setting.recipe, self.setting.device
+            micro_batches = [to_device(batch, device) for batch in recipe.batch(step)]
+            self.recorder.count_tokens(sum(map(count_tokens, micro_batches)))
+            if self.state is not None:
+                self.state.step_on(micro_batches)
+                return
+            assert recipe.step is not None
+            loss = recipe.step(self.setting.training, micro_batches, self.recorder)
+            if self.recorder.next_step == step:  # it did not call end_step itself
+                self.recorder.end_step(loss)
+        except ForensicsError:
+            raise
+        except Exception as error:
+            raise TrainingRaisedError(told(error), where=f"step {step}") from error
+
+    def watch(self, step: int) -> None:
+        """Pin a checkpoint where trouble begins; speak, or stop, where too much is skipped."""
+        log = self.recorder.last
+        assert log is not None
+        self.checkpoints.observe(step, log.loss, skipped=log.skipped, bad=log.bad)
+        trouble = self.alarm.update(step, log.skipped)
+        if trouble is None:
+            return
+        options = self.setting.options
+        self.setting.say(trouble)
+        if options.abort_on_skip_rate:
+            if options.checkpoint_every:
+                self.save(step + 1)
+            raise RecordingStoppedError(
+                trouble, where=options.out, hint=f"forensics report {options.out}"
+            )
+
+    def save(self, step: int) -> None:
+        """A checkpoint of the state before ``step``."""
+        parts = {"alarm": self.alarm, "checkpoints": self.checkpoints}
+        self.checkpoints.save(step, *gather_state(self.setting.training, step, parts))
+
+
+def _set_up(recipe: Recipe, config: Config, options: RecordOptions, say: Say) -> _Setting:
+    """Build the training."""
     device = choose_device(config.device, say)
     precision = choose_precision(config.precision, device, say)
-    seeds = seed_everything(config.seed)
-    recipe.config = config
-    training = recipe.build(config)
-    training.model.to(device)
-    scaler = training.scaler or make_scaler(config.scaler, device, enabled=precision.uses_scaler)
-    ema = training.ema or (
-        ExponentialMovingAverage(training.model, config.ema_decay) if config.ema_decay else None
-    )
-    manifest = Manifest(
-        recipe={"name": recipe.name, "config": config.to_dict()},
-        seeds=seeds,
-        device=device.type,
-        precision=precision.name,
+    training = assemble(recipe, config, precision, device)
+    if recipe.step is None:
+        precision.check(training.scaler)
+    manifest = describe_recording(recipe, config, training, precision, options.recipe_file)
+    return _Setting(recipe, config, options, say, device, precision, training, manifest)
+
+
+def _begin(setting: _Setting, point: ResumePoint | None, lock: RunLock) -> _Recording:
+    """Open the run directory: cleared, continued or new."""
+    recipe, config, options = setting.recipe, setting.config, setting.options
+    training, manifest, first_step = setting.training, setting.manifest, 0
+    if point is not None:
+        manifest, first_step = _continue(setting, point), point.step
+    elif options.overwrite:
+        clear_run(options.out)
+    parameters = tracked_parameters(training.model, training.optimizers)
+    arrival = ArrivalOrder(parameters, manifest.arrival_order)
+    recorder = Recorder(
+        options.out,
+        training.model,
+        training.optimizers,
+        scaler=training.scaler,
+        ema=training.ema,
         max_norm=config.max_norm,
-        accumulation=config.accumulation,
+        snapshot_every=options.snapshot_every,
+        activations=options.activations,
+        extras=options.extras,
+        log_every=options.log_every,
+        own_loop=recipe.step is not None,
+        manifest=manifest,
+        first_step=first_step,
+        arrival=arrival,
+        lock=lock,
+        say=setting.say,
     )
-    recorder = Recorder(options.out, manifest=manifest, extras=options.extras)
-    state = AmpTrainState(
+    state = None if recipe.step is not None else _reference_step(setting, recorder, arrival)
+    alarm, checkpoints = _watchers(setting, recorder, point)
+    return _Recording(setting, state, recorder, alarm, checkpoints, first_step)
+
+
+def _reference_step(setting: _Setting, recorder: Recorder, arrival: ArrivalOrder) -> AmpTrainState:
+    training, config = setting.training, setting.config
+    return AmpTrainState(
         training.model,
         training.optimizers,
         training.loss,
-        precision=precision,
-        scaler=scaler,
+        precision=setting.precision,
+        scaler=training.scaler,
         schedulers=training.schedulers,
-        ema=ema,
+        ema=training.ema,
         max_norm=config.max_norm,
         scale_floor=config.scaler.floor,
         recorder=recorder,
-        say=say,
+        first_step=recorder.next_step,
+        arrival=arrival,
+        say=setting.say,
     )
-    step = 0
+
+
+def _watchers(
+    setting: _Setting, recorder: Recorder, point: ResumePoint | None
+) -> tuple[SkipRateAlarm, CheckpointStore]:
+    """The skip-rate alarm and the checkpoint store, where the resumed run had left them."""
+    options, policy = setting.options, setting.manifest.scaler
+    alarm = SkipRateAlarm(
+        max_rate=options.max_skip_rate,
+        max_in_a_row=options.max_skips_in_a_row,
+        exempt=calibration_skips(policy.init_scale) if policy and policy.enabled else 0,
+    )
+    checkpoints = CheckpointStore(
+        options.out / "checkpoints",
+        HealthScan(setting.training.model, setting.training.optimizers),
+        recorder.guard,
+        KeepPolicy.parse(options.keep),
+        lambda steps: recorder.keeper.update(checkpoints=steps),
+    )
+    if point is not None and point.state is not None:
+        alarm.load_state_dict(point.state["alarm"])
+        checkpoints.load_state_dict(point.state["checkpoints"])
+        checkpoints.judge_loaded(point.state)
+    return alarm, checkpoints
+
+
+def _continue(setting: _Setting, point: ResumePoint) -> Manifest:
+    """Put the training back to the checkpoint and move aside what is going to be done again.
+
+    Returns:
+        The manifest as the run left it, but for a prolonged config.
+    """
+    before, now, out = point.manifest, setting.manifest, setting.options.out
+    check_columns(point, setting.columns, out)
+    if before.precision != now.precision:
+        raise UsageError(
+            f"was recorded in {before.precision} on {before.device}, "
+            f"not in {now.precision} on {now.device}",
+            where=out,
+            hint="resume on the same kind of device, or set its precision",
+        )
+    for name, old in before.versions.items():
+        if name in ("torch", "python") and old != now.versions.get(name):
+            setting.say(
+                f"recorded with {name} {old}, going on with {now.versions.get(name)}: "
+                "rows may differ in their last bits"
+            )
+    if point.state is not None:
+        restore_state(setting.training, point.state, where=point.path)
+    supersede(out, point.step)
+    return replace(before, recipe=now.recipe, schedule=now.schedule)
+
+
+@contextmanager
+def _threads_of(point: ResumePoint | None) -> Iterator[None]:
+    """The thread count of the recorded run while this one lasts: another computes other bits."""
+    own = torch.get_num_threads()
+    if point is not None and point.manifest.threads:
+        torch.set_num_threads(point.manifest.threads)
     try:
-        for step in range(config.steps):
-            if recipe.step is None:
-                state.step_on(recipe.batch(step))
-            else:
-                raise UsageError("recipes with their own step are not recorded yet")
-            if on_step is not None:
-                on_step(step + 1, config.steps)
-    except KeyboardInterrupt:
-        recorder.close(Ended("interrupted", step))
-        raise
-    except Exception as error:
-        recorder.close(Ended("exception", step, f"{type(error).__name__}: {error}"))
-        raise TrainingRaisedError(str(error), where=f"step {step}") from error
-    ended = Ended("finished", config.steps)
-    recorder.close(ended)
-    return ended
+        yield
+    finally:
+        torch.set_num_threads(own)

@@ -10,13 +10,17 @@ import numpy as np
 import torch
 
 
-def seed_everything(seed: int) -> dict[str, int]:
-    """Seed torch (every device), numpy's global generator and python's; returns who got what."""
-    numpy_seed = seed % 2**32  # the widest that numpy's legacy generator takes
-    torch.manual_seed(seed)
-    np.random.seed(numpy_seed)
-    random.seed(seed)
-    return {"torch": seed, "numpy": numpy_seed, "python": seed}
+def seeds_of(seed: int) -> dict[str, int]:
+    """The seed that each generator gets; numpy's legacy one takes 32 bits."""
+    return {"torch": seed, "numpy": seed % 2**32, "python": seed}
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch (every device), numpy's global generator and python's."""
+    seeds = seeds_of(seed)
+    torch.manual_seed(seeds["torch"])
+    np.random.seed(seeds["numpy"])
+    random.seed(seeds["python"])
 
 
 def rng_state() -> dict[str, Any]:

@@ -1,0 +1,205 @@
+"""Checkpoints on disk: saved whole, judged, kept by policy, and never lost to a bad one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forensics.errors import InputError
+from forensics.record.disk_guard import DiskGuard
+from forensics.record.health import HealthScan
+from forensics.record.manifest_keeper import now
+from forensics.record.options import KeepPolicy
+from forensics.runlog.checkpoint_files import (
+    CheckpointInfo,
+    checkpoint_name,
+    checkpoints_in,
+    health_path,
+)
+from forensics.runlog.files import atomic_write, replacing
+from forensics.runlog.json_fields import plain_json
+
+PIN_UNTIL_CLEAN = 1000
+"""Clean steps after which trouble is over and the checkpoint before it may go."""
+
+SKIPPING = 10
+"""Skipped steps in a row before a save that make the state stale rather than healthy."""
+
+
+class CheckpointStore:
+    """The checkpoints of a run.
+
+    A state with something non-finite in it goes to ``step-N.nonfinite.pt`` and replaces nothing.
+    One saved while every step is skipped keeps its name but is not healthy. Each kind is rotated
+    among its own, so bad ones never push healthy ones out.
+
+    Args:
+        directory: ``RUN/checkpoints``.
+        scan: judges the states.
+        guard: a save that fails is noted there.
+        keep: which ones stay.
+        announce: told the steps ``best`` and ``last_healthy`` after every save.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        scan: HealthScan,
+        guard: DiskGuard,
+        keep: KeepPolicy,
+        announce: Callable[[dict[str, int | None]], None],
+    ) -> None:
+        self.directory, self.keep = directory, keep
+        self._scan, self._guard, self._announce = scan, guard, announce
+        self._known = {info.path: info for info in list_checkpoints(directory)}
+        self._pinned: int | None = None
+        self._clean = PIN_UNTIL_CLEAN
+        self._losses: list[float] = []
+        self._since_save = 0
+        self._skips_in_a_row = 0
+
+    # -- every step -----------------------------------------------------------------------
+
+    def observe(self, step: int, loss: float, *, skipped: bool, bad: bool) -> None:
+        """Take a finished step in; where trouble begins, pin the newest checkpoint before it.
+
+        Args:
+            step: its index.
+            loss: its loss.
+            skipped: the optimizer did not step.
+            bad: it was skipped, or something was not finite.
+        """
+        self._since_save += 1
+        self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
+        if math.isfinite(loss):
+            self._losses.append(loss)
+        if not bad:
+            self._clean += 1
+            if self._clean == PIN_UNTIL_CLEAN:
+                self._pinned = None
+            return
+        if self._clean >= PIN_UNTIL_CLEAN:
+            before = [info.step for info in self._healthy() if info.step <= step]
+            self._pinned = max(before, default=None)
+        self._clean = 0
+
+    # -- every so many steps --------------------------------------------------------------
+
+    def save(self, step: int, state: Mapping[str, Any], missing: Iterable[str] = ()) -> None:
+        """Save the state before ``step``, write its health beside it, and rotate.
+
+        Args:
+            step: index of the step that would come next.
+            state: as ``gather_state`` makes it.
+            missing: what is not in it.
+        """
+        with self._guard.writing("checkpoints", RuntimeError):
+            self.directory.mkdir(exist_ok=True)
+            bad, extremes = self._scan.scan(state)
+            stale = not bad and 1 < self._skips_in_a_row >= min(self._since_save, SKIPPING)
+            health = {
+                "step": step,
+                "healthy": not bad and not stale,
+                "finite": not bad,
+                "reason": _reason(len(bad), self._skips_in_a_row if stale else 0),
+                "bad": [asdict(tensor) for tensor in bad],
+                "extremes": extremes,
+                "missing": list(missing),
+                "mean_loss": _mean(self._losses),
+                "saved": now(),
+            }
+            path = self.directory / checkpoint_name(step, nonfinite=bool(bad))
+            with replacing(path) as temporary:
+                with temporary.open("wb") as file:
+                    torch.save(dict(state), file)
+                # Before the state gets its name, so that no state is ever without its health.
+                text = json.dumps(plain_json(health), allow_nan=False, indent=1)
+                atomic_write(health_path(path), text + "\n")
+            self._known[path] = CheckpointInfo(step, path, not bad and not stale, health)
+            self._losses, self._since_save = [], 0
+            self._rotate()
+        self._announce({"best": self.best, "last_healthy": self.last_healthy})
+
+    @property
+    def last_healthy(self) -> int | None:
+        """Step of the newest healthy checkpoint."""
+        return max((info.step for info in self._healthy()), default=None)
+
+    @property
+    def best(self) -> int | None:
+        """Step of the healthy checkpoint with the lowest mean loss since the one before it."""
+        losses = {
+            info.step: info.health["mean_loss"]
+            for info in self._healthy()
+            if isinstance(info.health.get("mean_loss"), int | float)
+        }
+        return min(losses, key=lambda step: losses[step], default=None)
+
+    def judge_loaded(self, state: Mapping[str, Any]) -> None:
+        """Show the scan the state that a resumed run begins with: it was finite here."""
+        self._scan.scan(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on judging."""
+        return {"pinned": self._pinned, "clean": self._clean, "skips": self._skips_in_a_row}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken."""
+        self._pinned, self._clean = state["pinned"], state["clean"]
+        self._skips_in_a_row = state["skips"]
+
+    def _healthy(self) -> list[CheckpointInfo]:
+        return [info for info in self._known.values() if info.healthy]
+
+    def _rotate(self) -> None:
+        """Delete what the policy does not keep; healthy and other ones each by their own count."""
+        protected = {self._pinned, self.best, self.last_healthy}
+        for healthy in (True, False):
+            ours = [i for i in self._known.values() if bool(i.healthy) is healthy]
+            ours.sort(key=lambda info: info.step)
+            for info in ours[: -self.keep.last]:
+                lasting = self.keep.every > 0 and info.step % self.keep.every == 0
+                if not lasting and (not healthy or info.step not in protected):
+                    self._delete(info.path)
+
+    def _delete(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        health_path(path).unlink(missing_ok=True)
+        del self._known[path]
+
+
+def list_checkpoints(directory: Path) -> tuple[CheckpointInfo, ...]:
+    """The checkpoints of a directory, ascending; none where there is no directory."""
+    return checkpoints_in(directory) if directory.is_dir() else ()
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """A saved state, on the CPU; nothing in the file can run code.
+
+    Raises:
+        InputError: it cannot be read, or holds more than tensors and plain values.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"is no readable checkpoint ({reason[:160]})", where=path) from error
+    if not isinstance(state, dict):
+        raise InputError("is no checkpoint of a training", where=path)
+    return state
+
+
+def _reason(bad: int, skips: int) -> str:
+    if bad:
+        return f"{bad} {'tensor is' if bad == 1 else 'tensors are'} not finite"
+    return f"the last {skips} steps were all skipped" if skips else ""
+
+
+def _mean(losses: list[float]) -> float | None:
+    return sum(losses) / len(losses) if losses else None

@@ -1,0 +1,81 @@
+"""Writing that must not kill the training: a full disk costs the record, never the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass
+class _Loss:
+    """What one kind of file could not take."""
+
+    reason: str
+    first: int
+    last: int
+    count: int = 1
+
+    def clause(self, kind: str) -> str:
+        span = f"at step {self.first}"
+        if self.last > self.first:
+            span = f"between steps {self.first} and {self.last}"
+        times = "1 write" if self.count == 1 else f"{self.count:,} writes"
+        return f"{kind}: {times} failed {span} ({self.reason})"
+
+
+class DiskGuard:
+    """Catches what goes wrong on the disk, says it once a kind of file, and keeps count.
+
+    Args:
+        say: told in one line when a kind of file fails for the first time.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.step = 0  # the step under way; whoever owns the guard keeps it up to date
+        self._say = say
+        self._lost: dict[str, _Loss] = {}
+        self._earlier: tuple[str, ...] = ()
+
+    @contextmanager
+    def writing(self, kind: str, *further: type[Exception]) -> Iterator[None]:
+        """A write of one kind of file; an OSError in it is noted, and the training goes on.
+
+        Args:
+            kind: such as ``steps.csv``.
+            further: exceptions beside OSError that a full disk causes here.
+        """
+        expected: tuple[type[Exception], ...] = (OSError, *further)
+        try:
+            yield
+        except expected as error:
+            self._note(kind, _reason(error))
+
+    def _note(self, kind: str, reason: str) -> None:
+        lost = self._lost.get(kind)
+        if lost is None:
+            self._lost[kind] = _Loss(reason, self.step, self.step)
+            self._say(
+                f"step {self.step}: {kind} cannot be written ({reason}): the training goes on, "
+                "the record has a gap"
+            )
+        else:
+            lost.last, lost.count = self.step, lost.count + 1
+
+    def carry(self, missing: tuple[str, ...]) -> None:
+        """Keep what earlier segments of the run have lost."""
+        self._earlier = missing
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What the run lacks, one clause a kind of file."""
+        return (*self._earlier, *(lost.clause(kind) for kind, lost in self._lost.items()))
+
+
+def _reason(error: Exception) -> str:
+    """The system's words; of a wrapped error (torch's file writer) those of its cause."""
+    inner = error.__context__
+    if not isinstance(error, OSError) and isinstance(inner, OSError):
+        error = inner
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.splitlines()[0][:200] if text else type(error).__name__

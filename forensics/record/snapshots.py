@@ -1,0 +1,148 @@
+"""Per-parameter statistics of one step, taken before the clip and before the update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from forensics.record.clipping import GradNorms
+from forensics.record.tensor_norms import l2_norms, measure
+
+
+@dataclass
+class Snapshot:
+    """The rows of one snapshot.
+
+    Attributes:
+        step: of the snapshot.
+        kinds: per kind (``param``, ``buffer``, ``ema``, ``optimizer``) the names in network order
+            and per statistic one value a name, None where it was not taken.
+    """
+
+    step: int
+    kinds: dict[str, tuple[list[str], dict[str, list[Any]]]]
+
+    def add_updates(self, updates: Mapping[str, float]) -> None:
+        """Add what the step changed in each parameter (L2 norm by name)."""
+        if "param" in self.kinds and updates:
+            names, stats = self.kinds["param"]
+            stats["update_l2"] = [updates.get(name) for name in names]
+
+
+class SnapshotTaker:
+    """Takes snapshots of a training.
+
+    Args:
+        model: its parameters and floating buffers.
+        parameters: those the optimizers hold, as ``tracked_parameters`` gives them.
+        optimizers: their state tensors are snapshotted, too.
+        ema: its ``shadow`` values by name, where it has some.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Sequence[tuple[str, Tensor]],
+        optimizers: Sequence[Optimizer],
+        ema: Any = None,
+    ) -> None:
+        self._model, self._optimizers, self._ema = model, list(optimizers), ema
+        known = {id(parameter) for _, parameter in model.named_parameters()}
+        foreign = [(name, p) for name, p in parameters if id(p) not in known]
+        self._parameters = [*model.named_parameters(), *foreign]
+        self._name_of = {id(parameter): name for name, parameter in self._parameters}
+
+    @torch.no_grad()
+    def take(self, step: int, norms: GradNorms | None, *, scaled: bool = False) -> Snapshot:
+        """All statistics that can be had now, in one or two blocking reads.
+
+        Args:
+            step: the step under way.
+            norms: its gradients as measured; None where backward did not run.
+            scaled: the gradients are still multiplied by the loss scale, so that Adam's ratio
+                would be wrong.
+        """
+        named = [(kind, name, tensor) for kind, name, tensor in self._values() if tensor.numel()]
+        grads = dict(zip(norms.names, norms.grads, strict=True)) if norms is not None else {}
+        grads = {name: grad for name, grad in grads.items() if grad.numel()}
+        ratios = {} if scaled else dict(self._v_ratios(grads))
+        found = measure(
+            [tensor for _, _, tensor in named],
+            [*l2_norms(list(grads.values()), math.inf), *ratios.values()],
+        )
+        absmax = dict(zip(grads, found.alongside, strict=False))
+        ratio_of = dict(zip(ratios, found.alongside[len(grads) :], strict=True))
+        kinds: dict[str, tuple[list[str], dict[str, list[Any]]]] = {}
+        for (kind, name, _), l2, count in zip(named, found.l2, found.nonfinite, strict=True):
+            names, stats = kinds.setdefault(kind, ([], {"value_l2": [], "value_nonfinite": []}))
+            names.append(name)
+            stats["value_l2"].append(l2)
+            stats["value_nonfinite"].append(count)
+        if norms is not None and "param" in kinds:
+            names, stats = kinds["param"]
+            stats.update(_gradient_statistics(names, norms, absmax, ratio_of))
+        return Snapshot(step, kinds)
+
+    def _values(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(kind, name, tensor) of everything floating that a training carries from step to step."""
+        for name, parameter in self._parameters:
+            yield "param", name, parameter.detach()
+        for name, buffer in self._model.named_buffers():
+            if buffer.is_floating_point():
+                yield "buffer", name, buffer
+        for name, shadow in getattr(self._ema, "shadow", {}).items():
+            if shadow.is_floating_point():
+                yield "ema", name, shadow
+        for optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                owner = self._name_of.get(id(parameter))
+                for key, value in state.items() if owner is not None else ():
+                    if isinstance(value, Tensor) and value.is_floating_point() and key != "step":
+                        yield "optimizer", f"{owner}.{key}", value
+
+    def _v_ratios(self, grads: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """``sqrt(mean(g² / v̂))`` of every parameter with Adam's second moment, shape ().
+
+        v̂ is the bias-corrected second moment that this step is going to divide by, so the ratio
+        is near 1 in steady training and jumps where v̂ lags behind g² (the RMS_t of Wortsman et
+        al., "Stable and low-precision training for large-scale vision-language models", 2023).
+        """
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    name = self._name_of.get(id(parameter), "")
+                    state = optimizer.state.get(parameter, {})
+                    second = state.get("exp_avg_sq")
+                    grad = grads.get(name)
+                    if second is not None and grad is not None and grad.shape == second.shape:
+                        yield name, _v_ratio(grad, second, state["step"], group)
+
+
+def _v_ratio(grad: Tensor, second: Tensor, step: Any, group: Mapping[str, Any]) -> Tensor:
+    beta = group["betas"][1]
+    square = grad.to(second.dtype).square()
+    next_second = second * beta + square * (1 - beta)
+    corrected = next_second / (1 - beta ** (step + 1))
+    ratio: Tensor = (square / corrected.clamp_min(group["eps"] ** 2)).mean().sqrt()
+    return ratio
+
+
+def _gradient_statistics(
+    names: Sequence[str],
+    norms: GradNorms,
+    absmax: Mapping[str, float],
+    ratios: Mapping[str, float],
+) -> dict[str, list[Any]]:
+    l2 = dict(zip(norms.names, norms.l2, strict=True))
+    return {
+        "grad_l2": [l2.get(name) for name in names],
+        "grad_absmax": [absmax.get(name) for name in names],
+        "grad_nonfinite": [norms.nonfinite.get(name, 0) if name in l2 else None for name in names],
+        "v_ratio": [ratios.get(name) for name in names],
+    }
