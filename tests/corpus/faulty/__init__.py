@@ -2,6 +2,7 @@
 
 from tests.corpus.faulty import (
     clipping,
+    dynamics,
     gradients,
     learning_rate,
     logs,
@@ -15,6 +16,7 @@ from tests.corpus.faulty import (
 
 __all__ = [
     "clipping",
+    "dynamics",
     "gradients",
     "learning_rate",
     "logs",

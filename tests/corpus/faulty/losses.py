@@ -167,7 +167,7 @@ def _stuck_spike(name: str, rows: int, height: float) -> None:
         )
 
 
-_stuck_spike("mild", 6000, 0.35)
+_stuck_spike("mild", 6000, 0.5)
 _stuck_spike("blatant", 20_000, 1.2)
 _stuck_spike("short", 1500, 0.8)
 
