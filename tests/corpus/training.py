@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.corpus.noise import Floats, Rng, correlated, noise, student, wander
-from tests.corpus.schedules import any_schedule
+from tests.corpus.schedules import any_schedule, schedule
 
 Bools = NDArray[np.bool_]
 
@@ -64,6 +64,10 @@ class Training:
     def at(self, low: float, high: float) -> int:
         """A step at random between two shares of the run."""
         return int(self.rng.uniform(low, high) * self.rows)
+
+    def rate(self, name: str, peak: float, warmup: int = 0) -> None:
+        """Set the learning-rate schedule."""
+        self.lr, self.warmup = schedule(name, self.rows, peak, warmup), warmup
 
     def clean_noise(self, loss: float = 0.01, norm: float = 0.1) -> Training:
         """Set the noise to Gaussian with these deviations in log space."""

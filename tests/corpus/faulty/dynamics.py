@@ -74,8 +74,7 @@ def rounding(rng: Rng) -> Made:
     """Pure bf16 weights: every update is below half the spacing and is rounded away."""
     made = pretraining(rng, 3000)
     made.loss[:] = made.loss[0] * (1 - 0.001 * np.linspace(0, 1, 3000))
-    made.lr[:] = 1e-5
-    made.warmup = 0
+    made.rate("constant", 1e-5)
     loop = Loop("bf16")
     infos = tuple(replace(info, dtype="bfloat16") for info in network(4))
     usual = manifest(made, loop, parameters=infos)
@@ -140,8 +139,7 @@ def update_large(rng: Rng) -> Made:
     made = pretraining(rng, 4000)
     made.loss[:] = made.loss[0]
     loop = Loop("fp32")
-    made.lr[:] = 0.3
-    made.warmup = 0
+    made.rate("constant", 0.3)
     usual = manifest(made, loop)
     params = healthy_params(made, usual)
     params.data[("param", "update_l2")][:] = 0.3 * params.data[("param", "value_l2")]
@@ -155,8 +153,7 @@ def update_small(rng: Rng) -> Made:
     """A rate of 1e-11: no bit of a weight moves."""
     made = pretraining(rng, 3000)
     made.loss[:] = made.loss[0]
-    made.lr[:] = 1e-11
-    made.warmup = 0
+    made.rate("constant", 1e-11)
     loop = Loop("fp32")
     usual = manifest(made, loop)
     params = healthy_params(made, usual)
@@ -170,8 +167,7 @@ def update_small(rng: Rng) -> Made:
 def update_stale(rng: Rng) -> Made:
     """bf16 weights without a master copy, updates below the spacing: most elements stay put."""
     made = pretraining(rng, 5000)
-    made.lr[:] = 1e-4
-    made.warmup = 0
+    made.rate("constant", 1e-4)
     loop = Loop("bf16")
     infos = tuple(replace(info, dtype="bfloat16") for info in network(4))
     usual = manifest(made, loop, parameters=infos)

@@ -11,7 +11,6 @@ from tests.corpus.faulty.families import BLOW_UP, DAMAGE, SKIPS, STALL
 from tests.corpus.faulty.nonfinite import sixteen
 from tests.corpus.loop import Loop, torch_policy
 from tests.corpus.noise import Rng
-from tests.corpus.schedules import schedule
 from tests.corpus.training import pretraining, training
 
 Made = tuple[Run, Label]
@@ -22,7 +21,7 @@ def lr_nan(rng: Rng) -> Made:
     """The schedule returns NaN: the weights are NaN after that step."""
     made = pretraining(rng, int(rng.choice([300, 3000])))
     start = made.at(0.2, 0.8)
-    made.lr = schedule("constant", made.rows, 1e-3)
+    made.rate("constant", 1e-3)
     made.lr[start:] = np.nan
     made.nan_loss[start + 1 :] = True
     return run_of(made, Loop(), form=any_form(made)), fault(
@@ -35,7 +34,7 @@ def lr_inf(rng: Rng) -> Made:
     """A division by zero in the schedule."""
     made = pretraining(rng, 2000)
     start = made.at(0.2, 0.8)
-    made.lr = schedule("cosine", made.rows, 1e-3)
+    made.rate("cosine", 1e-3)
     made.lr[start] = np.inf
     made.nan_loss[start + 1 :] = True
     return run_of(made, Loop("bf16"), form="canonical"), fault(
@@ -48,6 +47,7 @@ def lr_negative(rng: Rng) -> Made:
     """A linear decay that runs through zero: the loss climbs from there."""
     made = pretraining(rng, 5000)
     end = made.at(0.6, 0.8)
+    made.warmup = 0
     made.lr = 1e-3 * (1 - np.arange(made.rows) / end)
     made.lr[end] = -1e-7
     later = (np.arange(made.rows) - end).clip(0)
@@ -59,7 +59,7 @@ def lr_negative(rng: Rng) -> Made:
 def lr_zero(rng: Rng) -> Made:
     """The rate is 0 throughout: nothing moves, and the norms are fine."""
     made = pretraining(rng, int(rng.choice([400, 4000])))
-    made.lr[:] = 0.0
+    made.rate("constant", 0.0)
     made.loss[:] = 6.9
     made.norm[:] = 0.7
     return run_of(made, Loop(), form=any_form(made)), fault(
@@ -72,6 +72,7 @@ def lr_zero_midway(rng: Rng) -> Made:
     """A schedule shorter than the run: the last third is trained at 0."""
     made = pretraining(rng, 9000)
     end = 6000
+    made.warmup = 0
     made.lr = 1e-3 * np.maximum(0, 1 - np.arange(made.rows) / end)
     made.loss[end:] = made.loss[end]
     return run_of(made, Loop("bf16"), form=any_form(made)), fault(
@@ -85,7 +86,7 @@ def _jump(name: str, rows: int, factor: float) -> None:
         """The rate jumps in one step, and the run pays for it."""
         made = pretraining(rng, rows)
         start = made.at(0.3, 0.7)
-        made.lr = schedule("cosine", rows, 3e-4, rows // 50)
+        made.rate("cosine", 3e-4, rows // 50)
         made.lr[start:] *= factor
         later = (np.arange(rows) - start).clip(0)
         made.norm_factor = np.exp(np.minimum(later * 0.05, 4.0))
@@ -104,7 +105,7 @@ _jump("x30-long", 80_000, 30.0)
 def on_skips(rng: Rng) -> Made:
     """A tenth of the steps is skipped and the schedule moves on with each of them."""
     made = sixteen(rng, 5000)
-    made.lr = schedule("linear", made.rows, 1e-3, 200)
+    made.rate("linear", 1e-3, 200)
     start = made.at(0.1, 0.3)
     made.inf_grad[start:] = rng.random(made.rows - start) < 0.08
     policy = torch_policy(interval=100, floor=1.0)
@@ -127,7 +128,7 @@ def on_skips(rng: Rng) -> Made:
 def too_high(rng: Rng) -> Made:
     """Far too high from the start: a smooth blow-up that ends in NaN."""
     made = training(rng, int(rng.choice([300, 1000])), "vision").clean_noise(0.03, 0.2)
-    made.lr[:] = 10.0
+    made.rate("constant", 10.0)
     at = np.arange(made.rows)
     made.loss = 2.3 * np.exp(np.minimum(at * 0.06, 200))
     made.norm = 1.0 * np.exp(np.minimum(at * 0.06, 200))

@@ -13,7 +13,6 @@ from tests.corpus.case import FAULTY_CASES, Expect, Label, fault
 from tests.corpus.faulty.families import BLOW_UP
 from tests.corpus.loop import Loop
 from tests.corpus.noise import Rng
-from tests.corpus.schedules import schedule
 from tests.corpus.training import Training, pretraining
 
 Made = tuple[Run, Label]
@@ -113,7 +112,7 @@ def lost_schedule(rng: Rng) -> Made:
     """Resumed without the scheduler's state: warm-up starts again."""
     made = pretraining(rng, 6000)
     start = made.at(0.4, 0.6)
-    made.lr = schedule("cosine", 6000, 3e-4, 300)
+    made.rate("cosine", 3e-4, 300)
     made.lr[start:] = made.lr[: 6000 - start]
     log = sheet(made, Loop("bf16"))
     return _resumed(made, Loop("bf16"), log, start), fault(

@@ -11,7 +11,6 @@ from tests.corpus.case import FAULTY_CASES, Expect, Label, fault
 from tests.corpus.faulty.families import BLOW_UP, DAMAGE
 from tests.corpus.loop import Loop, torch_policy
 from tests.corpus.noise import Rng
-from tests.corpus.schedules import schedule
 from tests.corpus.training import headroom, pretraining, training
 
 Made = tuple[Run, Label]
@@ -69,8 +68,7 @@ def short_divergence(rng: Rng) -> Made:
 def warmup_end(rng: Rng) -> Made:
     """The peak of the learning rate is too high: trouble begins as warm-up ends."""
     made = pretraining(rng, 10_000)
-    made.warmup = 1500
-    made.lr = schedule("cosine", made.rows, 3e-3, made.warmup)
+    made.rate("cosine", 3e-3, 1500)
     start = made.warmup + int(rng.integers(-150, 150))
     made.loss[start:] = made.loss[start]
     later = (np.arange(made.rows) - start).clip(0)
@@ -90,8 +88,7 @@ def warmup_end(rng: Rng) -> Made:
 def warmup_explosion(rng: Rng) -> Made:
     """The norm grows exponentially from the end of warm-up, and the loss follows."""
     made = pretraining(rng, 5000)
-    made.warmup = 600
-    made.lr = schedule("linear", made.rows, 2e-3, made.warmup)
+    made.rate("linear", 2e-3, 600)
     start = made.warmup + int(rng.integers(0, 120))
     made.loss[start:] = made.loss[start]
     later = (np.arange(made.rows) - start).clip(0)

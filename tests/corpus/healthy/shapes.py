@@ -9,7 +9,7 @@ from tests.corpus.assemble import any_form, run_of, sheet
 from tests.corpus.case import HEALTHY, HEALTHY_CASES, Expect, Label, healthy
 from tests.corpus.loop import Loop, torch_policy
 from tests.corpus.noise import Rng, correlated, student
-from tests.corpus.schedules import NAMES, schedule
+from tests.corpus.schedules import NAMES
 from tests.corpus.training import KINDS, power_law, pretraining, training, vision
 
 Made = tuple[Run, Label]
@@ -37,7 +37,7 @@ def _schedule(name: str) -> None:
     def make(rng: Rng) -> Made:
         made = pretraining(rng, int(rng.choice([1000, 5000, 20_000])))
         warmup = int(rng.choice([0, 0.02, 0.1]) * made.rows)
-        made.lr = schedule(name, made.rows, 3e-4, warmup)
+        made.rate(name, 3e-4, warmup)
         if name in ("restarts", "step-decay"):
             # The loss follows the rate: up a little at a restart, down at a decay.
             made.loss = made.loss * (1 + 0.02 * (made.lr / made.lr.max() - 0.5))
@@ -167,7 +167,7 @@ def norm_grows_late(rng: Rng) -> Made:
     """The norm triples over the last half while the loss falls: common as the rate decays."""
     made = pretraining(rng, 20_000)
     made.norm_factor = np.exp(np.linspace(-1.2, 1.1, made.rows).clip(0))
-    made.lr = schedule("cosine", made.rows, 6e-4, 400)
+    made.rate("cosine", 6e-4, 400)
     return run_of(made, any_loop(rng), form=any_form(made)), HEALTHY
 
 
