@@ -89,7 +89,8 @@ def with_extras(training: Training, made: Sheet) -> Sheet:
 def manifest(training: Training, loop: Loop, **changes: Any) -> Manifest:
     """``run.json`` of such a run."""
     policy = loop.scaler or ScalerPolicy()
-    constant = bool(np.ptp(training.lr[training.warmup :]) == 0) if training.rows else False
+    rates = np.unique(training.lr[training.warmup :])
+    constant = bool(np.isfinite(rates).sum() == 1)
     made = Manifest(
         device="cuda",
         precision=loop.precision,

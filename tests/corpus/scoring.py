@@ -65,7 +65,7 @@ def judge(case: Case, diagnosis: Diagnosis | None = None) -> Judgement:
     diagnosis = diagnose(case.run) if diagnosis is None else diagnosis
     label, verdict = case.label, diagnosis.verdict
     rules = tuple((e.rule, _met(e, diagnosis.findings)) for e in label.must)
-    alarms = _alarms(label, diagnosis.findings, len(case.run.steps))
+    alarms = _alarms(label, diagnosis.findings, _span(case))
     failed = tuple(r.rule for r in diagnosis.rules if r.outcome is Outcome.FAILED)
     status = str(verdict.status) in label.status
     chosen = None if verdict.root is None else diagnosis.findings[verdict.root]
@@ -103,10 +103,16 @@ def _met(expect: Expect, findings: tuple[Finding, ...]) -> str:
     return "hit" if any(expect.at(f.first_step) for f in own) else "wrong-step"
 
 
-def _alarms(label: Label, findings: tuple[Finding, ...], rows: int) -> tuple[str, ...]:
+def _span(case: Case) -> int:
+    """Steps from the first row to the last."""
+    step = case.run.steps.step
+    return int(step[-1] - step[0]) if len(step) else 0
+
+
+def _alarms(label: Label, findings: tuple[Finding, ...], span: int) -> tuple[str, ...]:
     """Rules that may not be there at warning or above, or are there before the fault is."""
     starts = [e.step - e.slack for e in (*label.roots, *label.must) if e.step is not None]
-    begins = min(starts, default=0) - SLOW * rows  # the onset of a slow consequence is no sharper
+    begins = min(starts, default=0) - SLOW * span  # the onset of a slow consequence is no sharper
     anywhere = {e.rule for e in label.must if e.step is None}
     wrong = {
         f.rule

@@ -84,10 +84,13 @@ def power_law(rows: int, start: float, floor: float, steps: float, exponent: flo
 def headroom(rng: Rng, rows: int, kind: str = "gaussian", level: float | None = None) -> Floats:
     """Where fp16 backward overflows: log2 of the largest loss scale that it survives.
 
-    The level wanders slowly, and every batch adds noise of one of ``noise.KINDS``.
+    The level wanders slowly, and every batch adds noise of one of ``noise.KINDS``. Heavy tails
+    are those of the largest gradient element itself, so exponential in its logarithm.
     """
     middle = rng.uniform(12, 19) if level is None else level
     slow = rng.uniform(0.1, 0.6) * wander(rng, rows, 20_000)
+    if kind in ("t2", "t3"):
+        return middle + slow - np.log2(1 + np.abs(noise(rng, rows, kind)))
     return middle + slow + rng.uniform(0.2, 0.45) * noise(rng, rows, kind)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from forensics.diagnose.finding import Severity
 from forensics.runlog.manifest import ScalerPolicy
 from forensics.runlog.run import Run
-from tests.corpus.assemble import any_form, manifest, onset_slack, run_of, sheet
+from tests.corpus.assemble import Sheet, any_form, manifest, onset_slack, run_of, sheet
 from tests.corpus.case import FAULTY_CASES, Expect, Label, fault
 from tests.corpus.faulty.families import NONFINITE, SKIPS, STALL, SWINGS
 from tests.corpus.faulty.nonfinite import sixteen
 from tests.corpus.loop import Loop, megatron_policy, react, torch_policy
 from tests.corpus.noise import Rng
-from tests.corpus.training import pretraining
+from tests.corpus.training import Bools, Training, pretraining
 
 Made = tuple[Run, Label]
 BY_SCALE = ("loss-scale-collapse", "nonfinite-gradient")
@@ -334,6 +334,12 @@ def autocast_device(rng: Rng) -> Made:
     return run_of(made, loop, manifest=usual), fault("precision-mismatch", 0)
 
 
+def _skip(made: Training, log: Sheet, skipped: Bools) -> None:
+    """Skip these steps; the scheduler stands still on them."""
+    log.values["skipped"] = skipped
+    log.values["lr"] = made.lr[np.cumsum(~skipped) - ~skipped]
+
+
 @FAULTY_CASES.add("phantom-skips-fp32")
 def phantom(rng: Rng) -> Made:
     """Steps skipped at random though loss and norm are finite and nothing says why."""
@@ -342,7 +348,7 @@ def phantom(rng: Rng) -> Made:
     start = made.at(0.2, 0.5)
     skipped = (np.arange(made.rows) >= start) & (rng.random(made.rows) < 0.08)
     skipped[start] = True
-    log.values["skipped"] = skipped
+    _skip(made, log, skipped)
     log.written["grad_l2_post_clip"] = ~skipped
     return run_of(made, Loop(), log, form="canonical"), fault(
         "phantom-skip", start, may={"high-skip-rate"}
@@ -355,7 +361,7 @@ def phantom_few(rng: Rng) -> Made:
     made = pretraining(rng, 4000)
     log = sheet(made, Loop("bf16"))
     hits = np.sort(rng.choice(np.arange(500, 3900), 12, replace=False))
-    log.values["skipped"] = np.isin(np.arange(made.rows), hits)
+    _skip(made, log, np.isin(np.arange(made.rows), hits))
     log.written["grad_l2_post_clip"] = ~log.values["skipped"]
     return run_of(made, Loop("bf16"), log, form="recorded"), fault("phantom-skip", int(hits[0]))
 
@@ -366,7 +372,7 @@ def phantom_dead(rng: Rng) -> Made:
     made = pretraining(rng, 3000)
     start = made.at(0.3, 0.8)
     log = sheet(made, Loop("bf16"))
-    log.values["skipped"] = np.arange(made.rows) >= start
+    _skip(made, log, np.arange(made.rows) >= start)
     log.written["grad_l2_post_clip"] = ~log.values["skipped"]
     return run_of(made, Loop("bf16"), log, form="canonical"), fault(
         "phantom-skip", start, Expect("dead-run", start), may=SKIPS
