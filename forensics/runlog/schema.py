@@ -63,8 +63,13 @@ SKIP_NONFINITE_GRAD = "nonfinite_grad"
 SKIP_OTHER = "other"
 
 
+def is_group_lr(name: str) -> bool:
+    """Is it the learning rate of a further parameter group (``lr_1``, ``lr_2`` …)?"""
+    return bool(_GROUP_LR.match(name))
+
+
 def spec_of(name: str) -> ColumnSpec | None:
     """The spec of a known column (``lr_1``, ``lr_2``… included), or None for a foreign one."""
-    if _GROUP_LR.match(name):
+    if is_group_lr(name):
         return ColumnSpec(name, Kind.FLOAT, "learning rate of a further parameter group")
     return _BY_NAME.get(name)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from pathlib import Path
 
-import numpy as np
-
 from forensics.errors import InputError
-from forensics.runlog.schema import Kind, spec_of
+from forensics.runlog.csv_reader.table import read_table
 from forensics.runlog.step_writer import StepWriter
 from forensics.runlog.steps import StepTable
 
@@ -17,23 +14,24 @@ __all__ = ["StepWriter", "read_steps"]
 
 
 def read_steps(path: str | os.PathLike[str]) -> StepTable:
-    """Read a step log."""
+    """Read a step log: ours, or any CSV with columns of a training log.
+
+    Clean stretches are read by typed pyarrow.csv, the others line by line. Whatever is mended is
+    noted in ``repairs``, one a kind with its count; nothing is lost unseen. A file that is being
+    written gives the rows that are whole.
+
+    Args:
+        path: the file; may be gzip-compressed, whatever its name.
+
+    Returns:
+        The rows in ascending order of step; where the file holds several runs the last one, and
+        the others as ``earlier``.
+
+    Raises:
+        InputError: there is no such file, it is empty, has no rows, no CSV or no column of a
+            training log.
+    """
     source = Path(path)
-    try:
-        rows = list(csv.reader(source.read_text(encoding="utf-8").splitlines()))
-    except OSError as error:
-        raise InputError(error.strerror or str(error), where=source) from error
-    if len(rows) < 2:
-        raise InputError("has no rows", where=source)
-    arrays, masks = {}, {}
-    for index, name in enumerate(rows[0]):
-        cells = [row[index] for row in rows[1:]]
-        masks[name] = np.array([cell != "" for cell in cells])
-        spec = spec_of(name)
-        if spec is not None and spec.kind is Kind.TEXT:
-            arrays[name] = np.array(cells)
-        else:
-            arrays[name] = np.array([float(cell or "nan") for cell in cells])
-            if spec is not None and spec.kind is not Kind.FLOAT:
-                arrays[name] = np.where(masks[name], arrays[name], 0)
-    return StepTable.from_arrays(arrays, masks)
+    if source.is_dir():
+        raise InputError("is a directory, not a step log", where=source)
+    return read_table(source)

@@ -1,0 +1,118 @@
+"""What a reader mends, gathered: one repair a kind with its count, not one a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from forensics.runlog.steps import Repair
+
+
+@dataclass(frozen=True)
+class RepairKind:
+    """How one kind of repair is told.
+
+    Attributes:
+        message: a clause; ``{n}`` is the count, ``{s}`` an s unless the count is 1, ``{detail}``
+            what the first one was about.
+        lossy: was a row or a value lost, or is it in doubt?
+    """
+
+    message: str
+    lossy: bool = False
+
+
+KINDS: dict[str, RepairKind] = {
+    # the file
+    "byte-order-mark": RepairKind("byte-order mark passed over"),
+    "other-encoding": RepairKind("{detail} text read as such"),
+    "bad-encoding": RepairKind("{n} line{s} with bytes that are no UTF-8", lossy=True),
+    "torn-gzip": RepairKind("the compressed file ends early; what came before is read", lossy=True),
+    "nul-bytes": RepairKind("{n} NUL byte{s} passed over, as a crash leaves them", lossy=True),
+    "crlf": RepairKind("Windows line ends"),
+    "cr-line-ends": RepairKind("line ends are bare carriage returns"),
+    # the header
+    "delimiter": RepairKind("cells are separated by {detail}"),
+    "decimal-comma": RepairKind("numbers have a decimal comma"),
+    "renamed-columns": RepairKind("read {detail}"),
+    "duplicate-columns": RepairKind("column{s} named twice: {detail}; the first is used"),
+    "missing-step-column": RepairKind("no step column ({detail}); the row number is taken"),
+    "preamble": RepairKind("{n} line{s} before the header passed over"),
+    "repeated-header": RepairKind("header repeated {n} time{s}, passed over"),
+    "changed-header": RepairKind("{n} further header{s} with other columns, read as such"),
+    # the rows
+    "torn-last-line": RepairKind("last line cut, dropped", lossy=True),
+    "doubtful-last-cell": RepairKind(
+        "last line has no newline: its last cell may be cut and is left out", lossy=True
+    ),
+    "unterminated-last-line": RepairKind("last line has no newline, but is whole"),
+    "torn-rows": RepairKind("{n} cut row{s} dropped", lossy=True),
+    "glued-rows": RepairKind(
+        "{n} line{s} of a cut row and a whole one run together; the whole one is kept", lossy=True
+    ),
+    "short-rows": RepairKind("{n} row{s} with missing cells", lossy=True),
+    "extra-cells": RepairKind("{n} row{s} with empty cells too many"),
+    "overlong-rows": RepairKind("{n} row{s} with more cells than columns dropped", lossy=True),
+    "stray-lines": RepairKind("{n} line{s} that are no rows passed over: {detail}", lossy=True),
+    # the cells
+    "bad-steps": RepairKind("{n} row{s} dropped whose step is no whole number: {detail}", True),
+    "float-steps": RepairKind("{n} step{s} written with a fraction of zero"),
+    "negative-steps": RepairKind("{n} step{s} below zero"),
+    "odd-numbers": RepairKind("{n} number{s} in a foreign spelling: {detail}"),
+    "unparsable-cells": RepairKind("{n} cell{s} taken as absent, being no number: {detail}", True),
+    # the order
+    "unordered-steps": RepairKind("rows were not in order of step ({n} step{s} back); sorted"),
+    "repeated-steps": RepairKind("{n} step{s} written again from {detail} on; the last is kept"),
+    "abandoned-steps": RepairKind("{n} row{s} after step {detail} from before a restart set aside"),
+    "merged-rows": RepairKind("{n} step{s} written in halves, put together"),
+    "second-run": RepairKind(
+        "the step counter starts again at {detail}: {n} row{s} of an earlier run set aside"
+    ),
+}
+
+
+class RepairLog:
+    """Gathers repairs by kind, in the order first met."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Repair] = {}
+        self._details: dict[str, str] = {}
+
+    def note(
+        self,
+        kind: str,
+        *,
+        line: int | None = None,
+        step: int | None = None,
+        count: int = 1,
+        detail: str = "",
+    ) -> None:
+        """Note one repair, or more of one kind; line, step and detail of the first are kept."""
+        known = self._found.get(kind)
+        if known is None:
+            self._details[kind] = detail
+            known = Repair(kind, "", line, step, KINDS[kind].lossy, 0)
+        self._found[kind] = replace(known, count=known.count + count)
+
+    def count(self, kind: str) -> int:
+        """How many of a kind were noted."""
+        return self._found[kind].count if kind in self._found else 0
+
+    def repairs(self) -> tuple[Repair, ...]:
+        """All of them, a clause each."""
+        return tuple(
+            replace(
+                repair,
+                message=KINDS[kind].message.format(
+                    n=f"{repair.count:,}",
+                    s="" if repair.count == 1 else "s",
+                    detail=self._details[kind],
+                ),
+            )
+            for kind, repair in self._found.items()
+        )
+
+
+def shown(text: str) -> str:
+    """A text from a stranger's file in a message: short, on one line, no control characters."""
+    flat = "".join(char if char.isprintable() else "?" for char in text[:41])
+    return f"'{flat[:40]}…'" if len(flat) > 40 else f"'{flat}'"

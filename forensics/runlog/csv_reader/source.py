@@ -1,0 +1,155 @@
+"""The bytes of a log as blocks of whole lines: decompressed, in UTF-8, with crashes marked."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+from forensics.errors import InputError
+from forensics.runlog.csv_reader.repair_log import RepairLog
+
+BLOCK = 8 << 20
+"""Bytes a block, and the longest line."""
+NUL_MARK = b"\0"
+"""Ends a line that a run of NUL bytes cut off: what precedes it is torn."""
+_GZIP = b"\x1f\x8b"
+_BOMB_SIZE = 256 << 20
+_BOMB_RATIO = 250
+"""A gzip file grows at most 1,032-fold; logs of numbers grow 3- to 20-fold."""
+_NUL_RUN = re.compile(rb"\0+")
+_MAGIC = {
+    b"PK\x03\x04": "a zip archive or a saved state",
+    b"PAR1": "a Parquet file",
+    b"\x80\x02": "a pickle",
+    b"\x80\x04": "a pickle",
+    b"\x89PNG": "a picture",
+    b"\x7fELF": "a program",
+    b"%PDF": "a PDF document",
+    b"ARROW1": "an Arrow file",
+    b"\x28\xb5\x2f\xfd": "a zstd-compressed file",
+    b"\xfd7zXZ": "an xz-compressed file",
+    b"BZh": "a bzip2-compressed file",
+}
+
+
+def read_lines(path: Path, log: RepairLog) -> Iterator[bytes]:
+    """Blocks of whole lines; only the very last one may lack its newline (a torn line).
+
+    Line ends are newlines (a carriage return before one stays). A run of NUL bytes becomes
+    ``NUL_MARK`` and a newline, so that what a crash tore off is not glued to what came after.
+
+    Raises:
+        InputError: it cannot be opened or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            yield from _whole_lines(_in_utf8(_decompressed(file, path, log), path, log), path, log)
+    except OSError as error:
+        raise InputError(error.strerror or str(error), where=path) from error
+
+
+def _decompressed(file: BinaryIO, path: Path, log: RepairLog) -> Iterator[bytes]:
+    """The file's bytes in chunks of at most ``BLOCK``, out of gzip where they are in it."""
+    first = file.read(BLOCK)
+    chunks = chain([first], iter(lambda: file.read(BLOCK), b"")) if first else iter(())
+    if not first.startswith(_GZIP):
+        yield from chunks
+        return
+    size = 0
+    for part in _members(chunks, path, log):
+        size += len(part)
+        if size > _BOMB_SIZE and size > file.tell() * _BOMB_RATIO:
+            raise InputError("grows beyond reason when decompressed", where=path)
+        yield part
+
+
+def _members(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[bytes]:
+    """What is in the members of a gzip file, one after the other, as far as they are whole."""
+    stream = zlib.decompressobj(wbits=31)
+    started = anything = False
+    for chunk in chunks:
+        data, full = chunk, False
+        while data or full:
+            try:
+                part = stream.decompress(data, BLOCK)
+            except zlib.error as error:
+                if not anything:
+                    raise InputError("is damaged: it cannot be decompressed", where=path) from error
+                log.note("torn-gzip")
+                return
+            if part:
+                yield part
+            anything = anything or bool(part)
+            started, full, data = True, len(part) == BLOCK, stream.unconsumed_tail
+            if stream.eof:
+                data = stream.unused_data.lstrip(b"\0")  # some writers pad with zeros
+                stream, started, full = zlib.decompressobj(wbits=31), False, False
+    if started:
+        log.note("torn-gzip")
+
+
+def _in_utf8(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[bytes]:
+    first = next(chunks, b"")
+    for magic, what in _MAGIC.items():
+        if first.startswith(magic):
+            raise InputError(f"is {what}, not a CSV", where=path)
+    encoding = _encoding(first)
+    if encoding is None:
+        if first.startswith(codecs.BOM_UTF8):
+            log.note("byte-order-mark")
+            first = first[len(codecs.BOM_UTF8) :]
+        yield first
+        yield from chunks
+        return
+    log.note("other-encoding", detail=encoding.upper())
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    yield decoder.decode(first).removeprefix("\ufeff").encode("utf-8", errors="replace")
+    for chunk in chunks:
+        yield decoder.decode(chunk).encode("utf-8", errors="replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", errors="replace")
+
+
+def _encoding(head: bytes) -> str | None:
+    """UTF-16 by its mark, or by every other byte being zero; None for anything else."""
+    if head.startswith(codecs.BOM_UTF16_LE):
+        return "utf-16-le"
+    if head.startswith(codecs.BOM_UTF16_BE):
+        return "utf-16-be"
+    sample = head[:64]
+    if len(sample) >= 8 and not any(sample[1::2]) and all(sample[0::2]):
+        return "utf-16-le"
+    if len(sample) >= 8 and not any(sample[0::2]) and all(sample[1::2]):
+        return "utf-16-be"
+    return None
+
+
+def _whole_lines(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[bytes]:
+    carry = b""
+    bare_returns: bool | None = None
+    for chunk in chunks:
+        if not chunk:
+            continue
+        if bare_returns is None:
+            bare_returns = b"\n" not in chunk and b"\r" in chunk
+            if bare_returns:
+                log.note("cr-line-ends")
+        if bare_returns:
+            chunk = chunk.replace(b"\r", b"\n")
+        if b"\0" in chunk:
+            log.note("nul-bytes", count=chunk.count(b"\0"))
+            chunk = _NUL_RUN.sub(NUL_MARK + b"\n", chunk)
+        cut = chunk.rfind(b"\n") + 1
+        if cut == 0:
+            carry += chunk
+            if len(carry) > BLOCK:
+                raise InputError(f"has a line of more than {BLOCK >> 20} MiB", where=path)
+            continue
+        yield b"".join((carry, memoryview(chunk)[:cut]))
+        carry = chunk[cut:]
+    if carry:
+        yield carry

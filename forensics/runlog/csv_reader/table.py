@@ -1,0 +1,137 @@
+"""A whole log, from its first line to its last, into one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from forensics.errors import InputError
+from forensics.runlog.csv_reader.builder import TableBuilder
+from forensics.runlog.csv_reader.fast import parse_fast
+from forensics.runlog.csv_reader.header import SAMPLE, Layout, is_preamble, read_header, settle
+from forensics.runlog.csv_reader.mending import Mender, mend_last_line
+from forensics.runlog.csv_reader.ordering import in_order
+from forensics.runlog.csv_reader.repair_log import RepairLog
+from forensics.runlog.csv_reader.source import read_lines
+from forensics.runlog.steps import StepTable
+
+_MOST_ROOM = 50_000_000
+"""Rows that room is made for at once; a larger file grows from there."""
+_STRETCH = 1 << 18
+"""Bytes read line by line around a line that the fast path refuses."""
+
+
+def read_table(path: Path) -> StepTable:
+    """Read a step log; see ``forensics.runlog.steps_csv.read_steps``."""
+    log = RepairLog()
+    blocks = read_lines(path, log)
+    line, header, rest = _first_line(blocks, path, log)
+    layout = read_header(header, path, log)
+    first = rest or next(blocks, b"")
+    layout = settle(layout, _sample(first), log)
+    reader = _Reader(layout, log, line + 1, _expected(first, path))
+    reader.read(first)
+    del first, rest
+    for block in blocks:
+        reader.read(block)
+    if not len(reader.builder):
+        raise _nothing(path, log)
+    table = in_order(reader.builder.finish(), reader.builder.line_of, log)
+    source = "forensics" if layout.ours else "csv"
+    return replace(table, repairs=log.repairs(), source_format=source)
+
+
+class _Reader:
+    """Takes the blocks of a log in turn: fast where it is clean, mending where it is not."""
+
+    def __init__(self, layout: Layout, log: RepairLog, line: int, expected: int) -> None:
+        self.builder = TableBuilder(expected)
+        self._mender = Mender(layout, log)
+        self._log = log
+        self._line = line
+
+    def read(self, block: bytes) -> None:
+        """Read one block of whole lines; only the last one of a file may end without newline."""
+        end = block.rfind(b"\n") + 1
+        self._read_whole(block[:end] if end < len(block) else block)
+        if end < len(block):
+            last = mend_last_line(block[end:], self._mender.layout, self._log, self._line)
+            if last is not None:
+                self._mend(last)
+
+    def _read_whole(self, block: bytes) -> None:
+        if not block or self._fast(block):
+            return
+        for stretch in _stretches(block):
+            if not self._fast(stretch):
+                self._mend(stretch)
+
+    def _fast(self, block: bytes) -> bool:
+        pieces = parse_fast(block, self._mender.layout)
+        if pieces is None:
+            return False
+        for columns in pieces:
+            self.builder.append(columns, first_line=self._line)
+            self._line += len(next(iter(columns.values())).values)
+        return True
+
+    def _mend(self, block: bytes) -> None:
+        for part in self._mender.mend(block, self._line):
+            self.builder.append(part.columns, lines=part.lines)
+        self._line += block.count(b"\n") - block.count(b"\0\n")
+
+
+def _first_line(blocks: Iterator[bytes], path: Path, log: RepairLog) -> tuple[int, str, bytes]:
+    """Number and text of the header line, and what follows it in its block."""
+    number = 0
+    for block in blocks:
+        start = 0
+        while start < len(block):
+            end = block.find(b"\n", start)
+            end = len(block) if end < 0 else end
+            line = block[start:end].decode("utf-8", errors="replace")
+            number += 1
+            if not is_preamble(line.strip("\0")):
+                if number > 1:
+                    log.note("preamble", count=number - 1)
+                return number, line, block[end + 1 :]
+            start = end + 1
+    raise InputError("is empty", where=path, hint="no row was written, or the file was cut to none")
+
+
+def _sample(block: bytes) -> list[str]:
+    """Some whole lines from the beginning of a block, and from its end."""
+    head = block[: 1 << 17].decode("utf-8", errors="replace").split("\n")[:-1]
+    tail = block[-(1 << 14) :].decode("utf-8", errors="replace").split("\n")[1:-1]
+    return [line for line in (head[: SAMPLE // 2] + tail[-SAMPLE // 2 :]) if line.strip("\0\r ")]
+
+
+def _expected(block: bytes, path: Path) -> int:
+    """About how many rows the file will give, judged by its first block."""
+    lines = block.count(b"\n") + 1
+    size = max(path.stat().st_size, len(block))
+    return min(lines + int(1.02 * lines * (size - len(block)) / max(len(block), 1)), _MOST_ROOM)
+
+
+def _stretches(block: bytes) -> Iterator[bytes]:
+    """The block in stretches of whole lines."""
+    start = 0
+    while start < len(block):
+        end = block.find(b"\n", start + _STRETCH) + 1 or len(block)
+        yield block[start:end]
+        start = end
+
+
+def _nothing(path: Path, log: RepairLog) -> InputError:
+    """No row was read: say why."""
+    lost = [repair for repair in log.repairs() if repair.lossy]
+    if not lost:
+        return InputError(
+            "has a header but no rows", where=path, hint="the first step was not finished"
+        )
+    return InputError(
+        f"has no row that can be read ({lost[0].message})",
+        where=path,
+        hint="a step log is a CSV with one row a step under a header",
+    )
