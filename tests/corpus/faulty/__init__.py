@@ -12,6 +12,7 @@ from tests.corpus.faulty import (
     parameters,
     ranks,
     scaling,
+    trained,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "parameters",
     "ranks",
     "scaling",
+    "trained",
 ]
