@@ -32,8 +32,9 @@ class Rule:
         defaults: the thresholds in force unless a config file says otherwise.
         needs: columns without which the rule is SKIPPED (``a|b``: one of them is enough).
         parts: parts of the run it needs: ``params``, ``checkpoints``, ``manifest``,
-            ``activations``, ``ranks``; ``params.update_l2`` asks for one statistic of them
-            (``a|b``: one of them is enough).
+            ``activations``, ``ranks``; ``params.update_l2`` asks for one statistic of them;
+            ``clip``: what tells which steps were clipped; ``measured_clip``: norms measured after
+            the clip (``a|b``: one of them is enough).
         doc: the file's docstring.
     """
 

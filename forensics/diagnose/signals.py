@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
+from forensics.diagnose.parts import missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import Baseline, baseline, spread_out
@@ -19,22 +20,6 @@ from forensics.runlog.schema import SKIP_NONFINITE_LOSS
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 T = TypeVar("T")
-
-_PART_NAMES = {
-    "params": "per-parameter snapshots",
-    "checkpoints": "checkpoints",
-    "manifest": "run.json",
-    "activations": "activation statistics",
-    "ranks": "per-rank logs (one rank only)",
-}
-
-
-def _part_name(part: str) -> str:
-    """A part of the run for a person: ``params.update_l2`` is update_l2 in the snapshots."""
-    part, _, statistic = part.partition(".")
-    if part not in _PART_NAMES:
-        return f"{part} column"
-    return f"{statistic} in the {_PART_NAMES[part]}" if statistic else _PART_NAMES[part]
 
 
 class Signals:
@@ -91,33 +76,7 @@ class Signals:
 
     def missing(self, needs: Iterable[str], parts: Iterable[str]) -> str:
         """What a rule needs and this run lacks, for a person to read; empty when nothing."""
-        lacking = [
-            f"{need.replace('|', ' or ')} column"
-            for need in needs
-            if not any(self.has(name) for name in need.split("|"))
-        ]
-        lacking += [
-            " or ".join(_part_name(name) for name in part.split("|"))
-            for part in parts
-            if not any(self._available(name) for name in part.split("|"))
-        ]
-        return ", ".join(lacking)
-
-    def _available(self, part: str) -> bool:
-        """Does the run have this part; ``params.update_l2`` asks for one statistic of it."""
-        part, _, statistic = part.partition(".")
-        if part == "params":
-            return (self.param_matrix(statistic) if statistic else self.run.params) is not None
-        if part == "activations":
-            return (
-                self.activation_matrix(statistic) if statistic else self.run.activations
-            ) is not None
-        if part == "ranks":
-            return any(not statistic or table.has(statistic) for table in self.run.ranks)
-        return {
-            "checkpoints": bool(self.run.checkpoints),
-            "manifest": self.run.manifest is not None,
-        }.get(part, part in self.table)
+        return missing(self, needs, parts)
 
     # -- snapshots --------------------------------------------------------------------------
 

@@ -1,0 +1,74 @@
+"""What a rule needs of a run, and in which words a report says that it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forensics.diagnose.signals import Signals
+
+_NAMES = {
+    "params": "per-parameter snapshots",
+    "checkpoints": "checkpoints",
+    "manifest": "run.json",
+    "activations": "activation statistics",
+    "ranks": "per-rank logs (one rank only)",
+    "clip": "clip threshold in run.json or norms after the clip",
+    "measured_clip": "norms measured after the clip (derived ones say nothing about it)",
+}
+
+
+def missing(signals: Signals, needs: Iterable[str], parts: Iterable[str]) -> str:
+    """What a rule needs and this run lacks, for a person to read; empty when nothing.
+
+    Args:
+        signals: the run.
+        needs: columns; ``a|b``: one of them is enough.
+        parts: parts of the run by the names that ``Rule`` lists, alternatives alike; a name that
+            is no part is a column. ``params.update_l2`` asks for one statistic of the snapshots.
+    """
+    lacking = [
+        f"{need.replace('|', ' or ')} column"
+        for need in needs
+        if not any(signals.has(name) for name in need.split("|"))
+    ]
+    lacking += [
+        " or ".join(_name(name) for name in part.split("|"))
+        for part in parts
+        if not any(_available(signals, name) for name in part.split("|"))
+    ]
+    return ", ".join(lacking)
+
+
+def _name(part: str) -> str:
+    part, _, statistic = part.partition(".")
+    if part not in _NAMES:
+        return f"{part} column"
+    return f"{statistic} in the {_NAMES[part]}" if statistic else _NAMES[part]
+
+
+def _available(signals: Signals, part: str) -> bool:
+    part, _, statistic = part.partition(".")
+    run = signals.run
+    if part == "params":
+        return (signals.param_matrix(statistic) if statistic else run.params) is not None
+    if part == "activations":
+        return (signals.activation_matrix(statistic) if statistic else run.activations) is not None
+    if part == "ranks":
+        return any(not statistic or table.has(statistic) for table in run.ranks)
+    if part in ("clip", "measured_clip"):
+        return _clips(signals, measured=part == "measured_clip")
+    return {
+        "checkpoints": bool(run.checkpoints),
+        "manifest": run.manifest is not None,
+    }.get(part, part in signals.table)
+
+
+def _clips(signals: Signals, measured: bool) -> bool:
+    """Can the log tell what the clip did? Norms derived from its coefficient repeat its promise."""
+    manifest = signals.run.manifest
+    after = signals.has("grad_l2_post_clip")
+    if measured:
+        return after and (manifest is None or manifest.post_clip == "measured")
+    return after or (manifest is not None and manifest.max_norm is not None)
