@@ -54,10 +54,11 @@ class Tiny:
             rng.standard_normal((HIDDEN, CLASSES)) / np.sqrt(HIDDEN),
             np.zeros(CLASSES),
         ]
+        self.weights = [w.astype(np.float32) for w in self.weights]
         self.first = [np.zeros_like(w) for w in self.weights]
         self.second = [np.zeros_like(w) for w in self.weights]
         teacher = rng.standard_normal((INPUTS, CLASSES))
-        self.x = rng.standard_normal((SAMPLES, INPUTS))
+        self.x = rng.standard_normal((SAMPLES, INPUTS)).astype(np.float32)
         logits = self.x @ teacher + rng.standard_normal((SAMPLES, CLASSES))
         self.y = np.argmax(logits, axis=1)
         if self.bad_sample is not None:
@@ -85,16 +86,18 @@ class Tiny:
         scale = self.scale if self.half else 1.0
         with np.errstate(all="ignore"):
             loss, gradients = self._backward(step)
+            overflow = False
             if self.half:
-                gradients = [
-                    (g * scale).astype(np.float16).astype(float) / scale for g in gradients
-                ]
-            norm = float(np.sqrt(sum(float((g * g).sum()) for g in gradients)))
+                halves = [(g * np.float32(scale)).astype(np.float16) for g in gradients]
+                overflow = not all(np.isfinite(half).all() for half in halves)
+                # As GradScaler does it: the check comes before 1/scale, which may be Inf.
+                gradients = [half * (np.float32(1) / np.float32(scale)) for half in halves]
+            norm = float(np.sqrt(sum(np.float32((g * g).sum()) for g in gradients)))
             post = norm
             if self.max_norm is not None:
-                factor = min(1.0, self.max_norm / (norm + 1e-6)) if np.isfinite(norm) else norm * 0
-                gradients, post = [g * factor for g in gradients], norm * factor
-            skipped = (self.half or self.guard) and not np.isfinite(norm)
+                factor = np.float32(min(1.0, self.max_norm / (norm + 1e-6)))
+                gradients, post = [g * factor for g in gradients], norm * float(factor)
+            skipped = overflow or (self.guard and not np.isfinite(norm))
             if not skipped:
                 self._update(gradients)
         if self.half:
@@ -110,7 +113,7 @@ class Tiny:
         w1, b1, w2, b2 = self.weights
         hidden = np.maximum(x @ w1 + b1, 0)
         logits = hidden @ w2 + b2
-        target = np.eye(CLASSES)[y]
+        target = np.eye(CLASSES, dtype=np.float32)[y]
         if self.squared:
             error = logits - target
             loss, delta = float((error * error).mean()), 2 * error / error.size
@@ -138,6 +141,6 @@ class Tiny:
     def _rescale(self, skipped: bool) -> None:
         self.clean = 0 if skipped else self.clean + 1
         if skipped:
-            self.scale /= 2
+            self.scale = float(np.float32(self.scale / 2))
         elif self.clean == self.interval:
             self.scale, self.clean = self.scale * 2, 0

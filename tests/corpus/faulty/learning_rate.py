@@ -124,20 +124,25 @@ def on_skips(rng: Rng) -> Made:
     )
 
 
-@FAULTY_CASES.add("lr-too-high")
-def too_high(rng: Rng) -> Made:
-    """Far too high from the start: a smooth blow-up that ends in NaN."""
-    made = training(rng, int(rng.choice([300, 1000])), "vision").clean_noise(0.03, 0.2)
-    made.rate("constant", 10.0)
-    at = np.arange(made.rows)
-    made.loss = 2.3 * np.exp(np.minimum(at * 0.06, 200))
-    made.norm = 1.0 * np.exp(np.minimum(at * 0.06, 200))
-    end = int(rng.integers(120, 220))
-    made.nan_loss[end:] = True
-    return run_of(made, Loop(max_norm=None), form=any_form(made)), fault(
-        ("gradient-explosion", "loss-divergence"),
-        0,
-        Expect("nonfinite-loss", end),
-        slack=20,
-        may=BLOW_UP | DAMAGE,
-    )
+def _too_high(name: str, rows: int, per_step: float) -> None:
+    @FAULTY_CASES.add(f"lr-too-high-{name}")
+    def make(rng: Rng) -> Made:
+        """Far too high from the start: a smooth blow-up that ends in NaN."""
+        made = training(rng, rows, "vision").clean_noise(0.03, 0.2)
+        made.rate("constant", 10.0)
+        growth = np.exp(np.minimum(np.arange(rows) * per_step, 85))
+        made.loss, made.norm = 2.3 * growth, 1.0 * growth
+        end = int(rng.uniform(10, 18) / per_step)
+        made.nan_loss[end:] = True
+        return run_of(made, Loop(max_norm=None), form=any_form(made)), fault(
+            ("gradient-explosion", "loss-divergence"),
+            0,
+            Expect("nonfinite-loss", end),
+            slack=max(8, end // 5),
+            may=BLOW_UP | DAMAGE,
+        )
+
+
+_too_high("in-forty-steps", 200, 0.45)
+_too_high("in-eighty-steps", 300, 0.18)
+_too_high("in-two-hundred-steps", 1000, 0.07)

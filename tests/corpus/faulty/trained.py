@@ -18,7 +18,7 @@ Made = tuple[Run, Label]
 @FAULTY_CASES.add("trained-rate-too-high")
 def rate_too_high(rng: Rng) -> Made:
     """SGD on a squared error beyond its stable rate: ever faster growth to Inf, then NaN."""
-    log = trained(Tiny(rng, lr=rng.uniform(2.5, 4), squared=True), 400)
+    log = trained(Tiny(rng, lr=rng.uniform(2.3, 2.7), squared=True), 400)
     bad = int(np.argmax(~np.isfinite(log.values["loss"])))
     return Run(PATH, log.table()), fault(
         ("gradient-explosion", "loss-divergence", "nonfinite-loss"),  # a dozen rows in all
