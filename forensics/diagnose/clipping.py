@@ -9,7 +9,8 @@ import numpy as np
 from forensics.diagnose.schedule import warmup_rows
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
-from forensics.runlog.steps import BoolArray
+from forensics.diagnose.wording import number
+from forensics.runlog.steps import BoolArray, IntArray
 
 SHRUNK = 1e-4
 """Relative shrinking that counts as clipped: torch's clip moves an unclipped norm by 2e-6, and
@@ -72,3 +73,42 @@ def judged_rows(signals: Signals) -> slice:
     start = min(2 * warmup_rows(signals), len(signals) // 2)
     bad = np.flatnonzero(signals.loss_bad[start:])
     return slice(start, start + int(bad[0]) if len(bad) else len(signals))
+
+
+def windows_above(signals: Signals, window: int, share: float) -> IntArray:
+    """Rows in windows of ``window`` judged rows of which more than ``share`` are clipped.
+
+    Only rows after twice the warm-up count. Ascending; only rows that can be judged.
+    """
+    return signals.derived(_windows_above, window, share)
+
+
+def _windows_above(signals: Signals, window: int, share: float) -> IntArray:
+    clip = clip_of(signals)
+    start = 2 * warmup_rows(signals)
+    rows = np.flatnonzero(clip.seen[start:]) + start
+    if len(rows) < window:
+        return rows[:0]
+    total = np.concatenate(([0], np.cumsum(clip.clipped[rows])))
+    found = np.flatnonzero(total[window:] - total[:-window] > share * window)
+    edges = np.zeros(len(rows) + 1, dtype=np.int64)
+    edges[found] += 1
+    edges[found + window] -= 1
+    return rows[np.cumsum(edges)[:-1] > 0]
+
+
+def every_step(signals: Signals, window: int, share: float) -> IntArray:
+    """Rows in windows where nearly every step is clipped, from the first clipped to the last."""
+    rows = windows_above(signals, window, share)
+    clipped = np.flatnonzero(clip_of(signals).clipped[rows])
+    return rows[clipped[0] : clipped[-1] + 1] if len(clipped) else rows
+
+
+def quantiles(signals: Signals) -> str:
+    """Quantiles of the norm before the clip, as a clause; empty where too few are known."""
+    norm = signals.norm[judged_rows(signals)]
+    norm = norm[np.isfinite(norm)]
+    if len(norm) < 20:
+        return ""
+    told = ", ".join(number(float(value)) for value in np.percentile(norm, (50, 90, 99)))
+    return f"; norm quantiles 50/90/99 %: {told}"

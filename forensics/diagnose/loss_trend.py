@@ -24,6 +24,10 @@ LEAST = 12
 """Finite losses below which no course is judged."""
 LATEST = 3
 """Blocks at the end that must agree."""
+RISE = (6.0, 0.05)
+"""Least rise in standard deviations of a block, and as a share, that the rules start from."""
+NO_GAIN = (0.012, 1.5, 1000)
+"""Share, standard errors and latest first step for a loss that never fell (loss-plateau)."""
 DROP = 0.25
 """Share of what the loss had fallen by that a rise is measured against where the loss is near 0."""
 
@@ -230,3 +234,27 @@ def _rise_at_end(values: FloatArray, level: float) -> int | None:
     thirds = [median(part) for part in np.array_split(last, 3)]
     sudden = last[0] - level > 0.5 * (thirds[2] - level)
     return start if thirds[0] < thirds[1] < thirds[2] and not sudden else None
+
+
+def never_learned(signals: Signals, gain: float, errors: float, fresh: int) -> bool:
+    """Did the loss of a fresh run gain nothing, beyond doubt?
+
+    Args:
+        signals: the run.
+        gain: gain as a share of the loss that counts as none.
+        errors: standard errors that are added to what was gained.
+        fresh: a log that begins after this step is the middle of a run.
+    """
+    path = course(signals)
+    if signals.step_at(0) > fresh or len(path) < BLOCKS or path.medians.min() <= 0:
+        return False
+    logs = np.log(path.medians)
+    fifth = len(logs) // 5
+    gained = median(logs[:fifth]) - median(logs[-fifth:])
+    error = 1.25 * np.sqrt(2 / fifth) * max(sigma(logs), path.noise / median(path.medians))
+    start = path.loss[:10]
+    quick = float(np.log(median(start) / median(path.medians[-fifth:]))) if start.min() > 0 else 1.0
+    fell_at_once = quick > 0.02 + 1.25 * path.row_noise / median(path.medians)
+    dipped = float(logs.max() - logs.min()) > 0.05 + 6 * error
+    flat = abs(gained) + errors * error < gain
+    return bool(flat and not fell_at_once and not dipped)

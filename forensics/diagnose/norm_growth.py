@@ -22,6 +22,8 @@ BLOCKS = 4
 """Blocks a window has: three rises in a row."""
 EVEN = 0.08
 """Least share of a window's rise that each of its three steps must have (a step has one)."""
+GROWTH = (10.0, 30.0, 8.0)
+"""Least growth over 300 rows, over any other window, and least t, that the rules start from."""
 MOST = 12
 """Episodes told."""
 
@@ -166,3 +168,16 @@ def _onset(path: FloatArray, level: float, rise: float, noise: float) -> tuple[f
     quiet = np.flatnonzero(path <= level + 2 * (noise if np.isfinite(noise) else 0.0))
     floor = int(quiet[-1]) if len(quiet) else 0
     return max(float(start), float(min(floor, low))), slope / GRAIN
+
+
+def is_harmful(signals: Signals, growth: Growth) -> bool:
+    """Did the loss rise while the norm grew, or is nothing finite left after it?"""
+    after = slice(growth.top + 1, growth.top + 21)
+    bad = signals.loss_bad[after] | signals.norm_bad[after]
+    if len(bad) and bad.mean() >= 0.5:
+        return True
+    before = signals.loss[max(0, growth.first - 50) : growth.first + 5]
+    at_top = median(signals.loss[max(growth.first, growth.top - 9) : growth.top + 10])
+    noise = sigma(np.diff(before[np.isfinite(before)])) if len(before) > 8 else 0.0
+    usual = median(before)
+    return bool(at_top - usual > max(0.02 * abs(usual), 3 * np.nan_to_num(noise)))

@@ -36,6 +36,8 @@ NORM_SPIKE = (8.0, 5.0)
 """Robust standard deviations and ratio that make a spike of the norm."""
 LOSS_SPIKE = (8.0, 0.05, 0.1)
 """Robust standard deviations, share and rise that make a spike of the loss."""
+SHIFT = (0.25, 0.6)
+"""Rises of the loss, as shares: less is always a new level, more never is."""
 MEMORISED = 0.05
 """Below this share of its start a loss says little by its jumps: single hard samples tower over
 the many that are known by heart."""
@@ -149,3 +151,15 @@ def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes
         return np.asarray(high - low > least, dtype=bool)
 
     return find_spikes(level.values, signals.loss_bad | signals.norm_bad, large, z)
+
+
+def level_shifts(spikes: Spikes, level: LossLevel, lasting: float, most: float) -> BoolArray:
+    """Spikes whose end is a new level: without a peak, or so little higher that it does not matter.
+
+    Whether a new level is trouble is for the whole run to tell (loss-divergence).
+    """
+    before, after = level.back(spikes.before), level.back(spikes.after)
+    rise = after - before
+    little = rise < lasting * np.abs(before)
+    flat = spikes.is_shift & (rise < most * np.maximum(np.abs(before), MEMORISED * level.start))
+    return np.asarray(spikes.stays & ~spikes.lost & (flat | little), dtype=bool)

@@ -5,15 +5,33 @@ from __future__ import annotations
 from forensics.diagnose.rule import Rule
 from forensics.diagnose.rules.activation_overflow_risk import activation_overflow_risk
 from forensics.diagnose.rules.broken_log import broken_log
+from forensics.diagnose.rules.clip_before_unscale import clip_before_unscale
+from forensics.diagnose.rules.clip_contamination import clip_contamination
+from forensics.diagnose.rules.clipping_every_step import clipping_every_step
+from forensics.diagnose.rules.clipping_frequent import clipping_frequent
+from forensics.diagnose.rules.clipping_ineffective import clipping_ineffective
 from forensics.diagnose.rules.depth_decay import depth_decay
 from forensics.diagnose.rules.depth_growth import depth_growth
 from forensics.diagnose.rules.dominant_parameter import dominant_parameter
 from forensics.diagnose.rules.frozen_parameter import frozen_parameter
+from forensics.diagnose.rules.gradient_explosion import gradient_explosion
+from forensics.diagnose.rules.gradient_spike import gradient_spike
+from forensics.diagnose.rules.gradient_vanishing import gradient_vanishing
+from forensics.diagnose.rules.instability_at_warmup_end import instability_at_warmup_end
+from forensics.diagnose.rules.learning_rate_fault import learning_rate_fault
+from forensics.diagnose.rules.loss_divergence import loss_divergence
+from forensics.diagnose.rules.loss_oscillation import loss_oscillation
+from forensics.diagnose.rules.loss_plateau import loss_plateau
+from forensics.diagnose.rules.loss_spike import loss_spike
 from forensics.diagnose.rules.nonfinite_loss import nonfinite_loss
+from forensics.diagnose.rules.nonfinite_validation import nonfinite_validation
+from forensics.diagnose.rules.overfitting import overfitting
 from forensics.diagnose.rules.rank_divergence import rank_divergence
+from forensics.diagnose.rules.recurring_sample import recurring_sample
 from forensics.diagnose.rules.replica_drift import replica_drift
 from forensics.diagnose.rules.resume_seam import resume_seam
 from forensics.diagnose.rules.stale_second_moment import stale_second_moment
+from forensics.diagnose.rules.stuck_log import stuck_log
 from forensics.diagnose.rules.update_ratio import update_ratio
 from forensics.diagnose.rules.weight_growth import weight_growth
 
@@ -22,7 +40,15 @@ RULES: tuple[Rule, ...] = (
     nonfinite_loss,
     # loss scaling
     # clipping
+    clipping_every_step,
+    clipping_frequent,
+    clipping_ineffective,
+    clip_before_unscale,
+    clip_contamination,
     # gradients and parameters
+    gradient_spike,
+    gradient_explosion,
+    gradient_vanishing,
     dominant_parameter,
     frozen_parameter,
     depth_decay,
@@ -33,8 +59,18 @@ RULES: tuple[Rule, ...] = (
     activation_overflow_risk,
     rank_divergence,
     # loss, learning rate, schedule
+    loss_spike,
+    loss_divergence,
+    loss_plateau,
+    loss_oscillation,
+    learning_rate_fault,
+    instability_at_warmup_end,
     resume_seam,
+    overfitting,
+    nonfinite_validation,
     broken_log,
     # also
+    recurring_sample,
+    stuck_log,
     replica_drift,
 )

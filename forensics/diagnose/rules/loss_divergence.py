@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.loss_trend import Course, Rise, course, find_rise
+from forensics.diagnose.loss_trend import RISE, Course, Rise, course, find_rise
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
 from forensics.diagnose.series import median, theil_sen
@@ -39,8 +39,8 @@ from forensics.diagnose.wording import factor, number, percent, power_of_two
 class Thresholds:
     """How far a loss must rise, and when a rise is a new level."""
 
-    sigmas: float = threshold(6.0, "0 of 720 healthy simulated runs, nine kinds of training")
-    share: float = threshold(0.05, "wander of the block medians of healthy fine-tuning")
+    sigmas: float = threshold(RISE[0], "0 of 720 healthy simulated runs, nine kinds of training")
+    share: float = threshold(RISE[1], "wander of the block medians of healthy fine-tuning")
     large: float = threshold(0.25, "+0.6 nat at a loss of 2.4; curricula stay below it")
     level: float = threshold(0.6, "data can be harder by half; no data make a loss rise further")
 

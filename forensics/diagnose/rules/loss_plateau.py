@@ -26,9 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Evidence, Finding, Severity
-from forensics.diagnose.loss_trend import BLOCKS, Course, course
+from forensics.diagnose.loss_trend import BLOCKS, NO_GAIN, Course, course, never_learned
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import median, sigma
+from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, steps
 from forensics.runlog.steps import FloatArray
@@ -38,11 +38,15 @@ from forensics.runlog.steps import FloatArray
 class Thresholds:
     """What counts as no gain."""
 
-    gain: float = threshold(0.012, "fine-tuning that gains 2 % in 20,000 steps is never flagged")
-    errors: float = threshold(1.5, "standard errors added to the gain: 0 of 1,000 healthy runs")
+    gain: float = threshold(
+        NO_GAIN[0], "fine-tuning that gains 2 % in 20,000 steps is never flagged"
+    )
+    errors: float = threshold(
+        NO_GAIN[1], "standard errors added to the gain: 0 of 1,000 healthy runs"
+    )
     noise: float = threshold(0.2, "above it neither a fall nor its absence can be told")
     rows: int = threshold(100, "fewer losses do not tell a plateau from a slow start")
-    fresh: int = threshold(1000, "a log that begins later is the middle of a run")
+    fresh: int = threshold(NO_GAIN[2], "a log that begins later is the middle of a run")
     stopped: float = threshold(0.4, "share of the run; schedules spend less on their last stage")
 
 
@@ -54,29 +58,12 @@ def loss_plateau(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
         return
     if path.row_noise > thresholds.noise * median(path.medians):
         return
-    if never_learned(signals, thresholds):
+    if signals.derived(never_learned, thresholds.gain, thresholds.errors, thresholds.fresh):
         yield _never(signals, path)
         return
     stalled = _stopped_at(path, thresholds.stopped)
     if stalled is not None:
         yield _stopped(signals, path, stalled)
-
-
-def never_learned(signals: Signals, thresholds: Thresholds) -> bool:
-    """Did the loss of a fresh run gain nothing, beyond doubt?"""
-    path = course(signals)
-    if signals.step_at(0) > thresholds.fresh or len(path) < BLOCKS or path.medians.min() <= 0:
-        return False
-    logs = np.log(path.medians)
-    fifth = len(logs) // 5
-    gain = median(logs[:fifth]) - median(logs[-fifth:])
-    error = 1.25 * np.sqrt(2 / fifth) * max(sigma(logs), path.noise / median(path.medians))
-    start = path.loss[:10]
-    quick = float(np.log(median(start) / median(path.medians[-fifth:]))) if start.min() > 0 else 1.0
-    fell_at_once = quick > 0.02 + 1.25 * path.row_noise / median(path.medians)
-    dipped = float(logs.max() - logs.min()) > 0.05 + 6 * error
-    flat = abs(gain) + thresholds.errors * error < thresholds.gain
-    return bool(flat and not fell_at_once and not dipped)
 
 
 def _stopped_at(path: Course, share: float) -> int | None:

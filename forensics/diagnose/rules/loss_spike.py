@@ -36,8 +36,10 @@ from forensics.diagnose.spike_groups import (
     LOSS_SPIKE,
     MEMORISED,
     NORM_SPIKE,
+    SHIFT,
     LossLevel,
     SpikeGroup,
+    level_shifts,
     loss_level,
     loss_spikes,
     norm_spikes,
@@ -62,8 +64,10 @@ class Thresholds:
     rise: float = threshold(
         LOSS_SPIKE[2], "nats; less is of no consequence at the usual losses of 1 to 10"
     )
-    lasting: float = threshold(0.25, "rise that loss-divergence takes for one; less is a shift")
-    level: float = threshold(0.6, "data can be harder by half; no data make a loss rise further")
+    lasting: float = threshold(SHIFT[0], "rise that loss-divergence takes for one; less is a shift")
+    level: float = threshold(
+        SHIFT[1], "data can be harder by half; no data make a loss rise further"
+    )
     many: int = threshold(5, "healthy runs with Gaussian or bursty noise have fewer in 1,000 steps")
     window: int = threshold(1000, "the window of the skip rate, so that episodes agree")
     absurd: float = threshold(1000.0, "times the loss at the start: no sound sample reaches it")
@@ -75,7 +79,7 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode; the quiet ones beyond a dozen are told as one."""
     spikes = signals.derived(loss_spikes, thresholds.z, thresholds.share, thresholds.rise)
     level = loss_level(signals)
-    shifts = _shifts(spikes, level, thresholds)
+    shifts = level_shifts(spikes, level, thresholds.lasting, thresholds.level)
 
     def is_serious(group: SpikeGroup) -> bool:
         return _is_serious(spikes, level, shifts, group, thresholds)
@@ -84,20 +88,6 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
         top = group.start + int(np.argmax(spikes.height[group.start : group.end + 1]))
         view = _View(signals, spikes, level, group, top, bool(shifts[top]))
         yield _finding(view, Severity.WARNING if serious else Severity.INFO)
-
-
-def _shifts(spikes: Spikes, level: LossLevel, limits: Thresholds) -> BoolArray:
-    """Spikes whose end is a new level: without a peak, or so little higher that it does not matter.
-
-    Whether a new level is trouble is for the whole run to tell (loss-divergence).
-    """
-    before, after = level.back(spikes.before), level.back(spikes.after)
-    rise = after - before
-    little = rise < limits.lasting * np.abs(before)
-    flat = spikes.is_shift & (
-        rise < limits.level * np.maximum(np.abs(before), MEMORISED * level.start)
-    )
-    return np.asarray(spikes.stays & ~spikes.lost & (flat | little), dtype=bool)
 
 
 def _is_serious(

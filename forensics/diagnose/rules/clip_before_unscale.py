@@ -1,0 +1,150 @@
+"""The clip saw gradients that were still multiplied by the loss scale.
+
+What it detects
+    Rows that say so themselves (``grads_scaled``); else norms before the clip that follow the
+    loss scale: the median of Δlog2 norm ÷ Δlog2 scale over at least 2 changes of the scale is
+    within 0.75 to 1.25, and that many standard errors from 0; else norms after the clip that are
+    the threshold divided by the scale.
+
+Why it matters
+    The threshold then acts on gradients that are 65,536 times too large: in effect everything is
+    clipped to almost nothing. Adam hides it by its normalisation, SGD barely moves.
+
+Evidence
+    The norm and the loss scale around the changes of the scale.
+
+Silent when
+    No loss scale is at work, or it changes fewer than twice between stretches of 5 finite norms
+    and the threshold is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.clipping import clip_of
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import MAD_TO_SIGMA
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, power_of_two
+from forensics.runlog.steps import FloatArray, IntArray
+
+_MOST = 500
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a norm follows the scale."""
+
+    low: float = threshold(0.75, "ratio of changes: 0 of 180 healthy runs, power 90 to 100 %")
+    high: float = threshold(1.25, "ratio of changes")
+    changes: int = threshold(2, "changes of the scale; one alone agrees by chance in 1 of 10")
+    side: int = threshold(20, "norms on each side of a change")
+    errors: float = threshold(4.0, "standard errors from 0: noisy norms agree by chance")
+    rows: int = threshold(20, "norms after the clip that equal the threshold ÷ scale")
+
+
+@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip", "scaler_scale|grads_scaled"))
+def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield at most one finding."""
+    said = np.flatnonzero(signals.flag("grads_scaled"))
+    if len(said):
+        yield _finding(signals, said, "the log says itself that the clip saw scaled gradients")
+        return
+    if not signals.scaler_active:
+        return
+    rows = np.flatnonzero(np.isfinite(signals.log_norm) & np.isfinite(signals.scale_log2))
+    if len(rows) < 2 * thresholds.side:
+        return
+    changed, ratio, error = _ratios(signals, rows, thresholds.side)
+    middle = float(np.median(ratio)) if len(ratio) else 0.0
+    sure = len(ratio) >= thresholds.changes and middle > thresholds.errors * error
+    if sure and thresholds.low <= middle <= thresholds.high:
+        told = (
+            f"the gradient norm follows the loss scale over {len(ratio)} of its changes "
+            f"({number(middle)} octaves an octave; unscaled norms do not move with it)"
+        )
+        yield _finding(signals, rows, told, changed)
+        return
+    scaled = _threshold_rows(signals, rows)
+    if len(scaled) >= thresholds.rows:
+        limit, scale = clip_of(signals).threshold, float(signals.scale[scaled[0]])
+        told = (
+            f"norms after the clip are the threshold {number(limit)} divided by the loss scale "
+            f"{power_of_two(scale)} in {len(scaled):,} steps"
+        )
+        yield _finding(signals, scaled, told)
+
+
+def _ratios(signals: Signals, rows: IntArray, side: int) -> tuple[IntArray, FloatArray, float]:
+    """Rows after each change of the scale, Δlog2 norm ÷ Δlog2 scale there, and its error.
+
+    Medians of up to ``side`` norms on each side, within the stretches of one scale.
+    """
+    scale = signals.scale_log2[rows]
+    norm = signals.log_norm[rows] / np.log(2)
+    cuts = np.flatnonzero(np.abs(np.diff(scale)) > 1e-3) + 1
+    bounds = np.concatenate(([0], cuts, [len(rows)]))
+    length = np.diff(bounds)
+    good = np.flatnonzero((length[:-1] >= 5) & (length[1:] >= 5))[:_MOST]
+    middle, end = bounds[good + 1], bounds[good + 2]
+    start = np.maximum(bounds[good], middle - side)
+    stop = np.minimum(end, middle + side)
+    before = np.array([np.median(norm[a:b]) for a, b in zip(start, middle, strict=True)])
+    after = np.array([np.median(norm[a:b]) for a, b in zip(middle, stop, strict=True)])
+    step = scale[middle] - scale[middle - 1]
+    ratio = (after - before) / step if len(good) else np.empty(0)
+    noise = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(norm)))) / np.sqrt(2)
+    count = np.minimum(np.minimum(length[good], length[good + 1]), side)
+    each = 1.25 * noise * np.sqrt(2 / np.maximum(count, 1)) / np.maximum(np.abs(step), 1e-9)
+    error = float(np.median(each)) * 1.25 / np.sqrt(len(good)) if len(good) else float("inf")
+    return rows[middle], ratio, error
+
+
+def _threshold_rows(signals: Signals, rows: IntArray) -> IntArray:
+    """Rows whose norm after the clip is the stated threshold ÷ scale, if most of them are."""
+    clip = clip_of(signals)
+    if not clip.stated:
+        return rows[:0]
+    scale, post = signals.scale[rows], signals.post_norm[rows]
+    known = np.isfinite(post) & (scale > 2)
+    hit = known & (np.abs(post * scale - clip.threshold) <= 0.01 * clip.threshold)
+    return rows[hit] if hit.sum() >= 0.5 * max(int(known.sum()), 1) else rows[:0]
+
+
+def _finding(
+    signals: Signals, rows: IntArray, told: str, around: IntArray | None = None
+) -> Finding:
+    first, last = int(rows[0]), int(rows[-1])
+    shown = rows[:6] if around is None else np.unique(np.concatenate((around[:5] - 1, around[:5])))
+    manifest = signals.run.manifest
+    optimizer = "" if manifest is None else str(manifest.optimizer.get("name", "")).lower()
+    sgd = optimizer.startswith("sgd")
+    clip = clip_of(signals)
+    scale = float(signals.scale[first])
+    known = clip.constant and np.isfinite(scale) and scale > 0 and not clip.stated
+    effect = f" to a norm of {number(clip.threshold / scale)}" if known else ""
+    hidden = "Adam hides it: it divides by their size." if "adam" in optimizer else ""
+    return Finding(
+        rule="clip-before-unscale",
+        severity=Severity.ERROR if sgd else Severity.WARNING,
+        message=f"the clip comes before unscale: {told}",
+        first_step=signals.step_at(first),
+        last_step=signals.step_at(last),
+        evidence=(
+            signals.evidence("grad_l2_pre_clip", signals.norm, shown),
+            signals.evidence("scaler_scale", signals.scale, shown),
+        ),
+        cause=(
+            f"scaler.unscale_(optimizer) is missing before clip_grad_norm_, so the gradients are "
+            f"clipped{effect} while multiplied by the scale. {hidden}"
+        ).rstrip(),
+        remedy=(
+            "Keep this order: backward of the scaled loss, unscale_, clip, scaler.step, "
+            "scaler.update. Norms logged so far are the scale times the true ones."
+        ),
+    )

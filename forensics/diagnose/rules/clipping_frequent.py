@@ -1,0 +1,69 @@
+"""A good part of the steps is clipped.
+
+What it detects
+    Windows of 300 norms of which more than 5 % are clipped, after twice the warm-up: the share of
+    all steps from the first such window to the last, and the quantiles of the norm before the
+    clip, as facts.
+
+Why it matters
+    It tells how the clip is used: as a safety net (rarely) or as part of the step size (often).
+    Many sound recipes clip a tenth of their steps.
+
+Evidence
+    The norm before the clip where it begins, against the threshold.
+
+Silent when
+    Neither run.json nor norms after the clip tell what was clipped, or nearly every step is
+    (clipping-every-step says that). Never more than an info.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.clipping import clip_of, every_step, quantiles, windows_above
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, percent
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When clipping is more than a safety net."""
+
+    window: int = threshold(300, "the window of clipping-every-step, so that the two agree")
+    share: float = threshold(0.05, "of a window: a net that catches more is part of the recipe")
+    nearly_all: float = threshold(0.95, "of a window, from where on clipping-every-step tells it")
+
+
+@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",), parts=("clip",))
+def clipping_frequent(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield at most one finding, over all such windows."""
+    rows = windows_above(signals, thresholds.window, thresholds.share)
+    rows = np.setdiff1d(
+        rows, every_step(signals, thresholds.window, thresholds.nearly_all), assume_unique=True
+    )
+    if len(rows) == 0:
+        return
+    clip = clip_of(signals)
+    share = float(clip.clipped[rows].mean())
+    limit = clip.threshold if clip.constant else None
+    first, last = signals.step_at(int(rows[0])), signals.step_at(int(rows[-1]))
+    at = f" at {number(clip.threshold)}" if clip.constant else ""
+    yield Finding(
+        rule="clipping-frequent",
+        severity=Severity.INFO,
+        message=(
+            f"{percent(share)} of {len(rows):,} steps between {first:,} and {last:,} are "
+            f"clipped{at}{quantiles(signals)}"
+        ),
+        first_step=first,
+        last_step=last,
+        evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, rows[:12], limit),),
+        cause="Gradients whose noise reaches the threshold now and then, as in most recipes.",
+        remedy="Nothing to do while the loss falls; the quantiles are facts, not a threshold.",
+    )

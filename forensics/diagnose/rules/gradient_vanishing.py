@@ -1,0 +1,214 @@
+"""The gradient norm falls away to nothing while the loss does not.
+
+What it detects
+    Block medians of the norm below 1e-7, or below 1e-4 of its early median, for at least 3 blocks
+    of up to 50 norms, told with how it came to that: from the start, at once, or gradually.
+
+Why it matters
+    What gets no gradient learns nothing. Unlike a NaN it raises no alarm: the run goes on and
+    costs as much as before.
+
+Evidence
+    The norm early, before and in the episode, and the loss in the same steps.
+
+Silent when
+    The loss fell as much as the norm, or fell on while the norm did (a sound fit to the last bit);
+    or the log prints so few decimals that a small norm reads as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import median, row_medians, runs_of
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, percent
+from forensics.runlog.steps import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How small is nothing, and for how long."""
+
+    least: float = threshold(1e-7, "an update of Adam's eps of 1e-8 and less is lost")
+    share: float = threshold(1e-4, "healthy norms fall by 1 to 2 decades from their start")
+    block: int = threshold(50, "norms in a block: one zero among them says nothing")
+    blocks: int = threshold(3, "150 steps: longer than any pause of a sound loop")
+    early: int = threshold(100, "norms that say what was usual at the start")
+    told: int = threshold(12, "a reader at night reads no more")
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """A stretch without gradient; rows of the table.
+
+    Attributes:
+        first: its first row.
+        last: its last row.
+        fall: the last row before it with a norm near the early median, or None.
+        early: early median of the norm.
+        level: median of the norm in the stretch.
+        lasts: to the end of the log.
+    """
+
+    first: int
+    last: int
+    fall: int | None
+    early: float
+    level: float
+    lasts: bool
+
+
+@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
+def gradient_vanishing(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding an episode."""
+    for episode in _episodes(signals, thresholds):
+        if not _is_fit(signals, episode) and not _is_censored(signals, episode):
+            yield _finding(signals, episode)
+
+
+def _episodes(signals: Signals, limits: Thresholds) -> list[_Episode]:
+    rows = np.flatnonzero(np.isfinite(signals.norm))
+    norm = signals.norm[rows]
+    size = min(limits.block, max(4, len(norm) // 8))
+    if len(norm) < limits.blocks * size:
+        return []
+    positive = norm[: limits.early]
+    early = median(positive[positive > 0])
+    blocks = row_medians(norm[: len(norm) // size * size].reshape(-1, size))
+    limit = max(limits.least, limits.share * early) if np.isfinite(early) else limits.least
+    first, last = runs_of(blocks < limit)
+    long = last - first + 1 >= limits.blocks
+    pairs = zip(first[long][: limits.told], last[long][: limits.told], strict=True)
+    return [_episode(rows, norm, limit, early, int(a) * size, int(b + 1) * size) for a, b in pairs]
+
+
+def _episode(
+    rows: IntArray, norm: FloatArray, limit: float, early: float, start: int, end: int
+) -> _Episode:
+    """The exact ends of the stretch that the blocks found."""
+    high = np.flatnonzero(norm[:start] >= limit)
+    first = int(high[-1]) + 1 if len(high) else 0
+    after = np.flatnonzero(norm[end:] >= limit)
+    last = end + int(after[0]) - 1 if len(after) else len(norm) - 1
+    usual = np.flatnonzero(norm[:first] >= 0.3 * early)
+    return _Episode(
+        first=int(rows[first]),
+        last=int(rows[last]),
+        fall=int(rows[usual[-1]]) if len(usual) else None,
+        early=early,
+        level=median(norm[first : last + 1]),
+        lasts=len(after) == 0,
+    )
+
+
+def _loss_near(signals: Signals, row: int, before: int, after: int) -> float:
+    return median(signals.loss[max(0, row - before) : row + after])
+
+
+def _is_fit(signals: Signals, episode: _Episode) -> bool:
+    """Did the loss fall as far as the norm, or while the norm fell?"""
+    start = _loss_near(signals, 0, 0, 20)
+    inside = median(signals.loss[episode.first : episode.last + 1])
+    if not (np.isfinite(start) and np.isfinite(inside)):
+        return False
+    if abs(inside) <= 10 * abs(start) * episode.level / max(episode.early, 1e-300):
+        return True
+    if episode.fall is None or episode.first - episode.fall < 10:
+        return False
+    at_fall = _loss_near(signals, episode.fall, 10, 10)
+    fell = _loss_near(signals, 0, 0, 10) - inside if episode.fall < 20 else at_fall - inside
+    return bool(fell > 0.01 * abs(at_fall) and inside < 0.8 * start)
+
+
+def _is_censored(signals: Signals, episode: _Episode) -> bool:
+    """Does the log print too few decimals for norms as small as these, while training works?"""
+    norm = signals.norm[np.isfinite(signals.norm) & (signals.norm != 0)]
+    if episode.level != 0 or len(norm) == 0:
+        return False
+    sample = norm[:200]
+    coarse = bool((np.round(sample, 4) == sample).all())
+    return coarse and float(norm.min()) < 1e3 * 1e-4 and episode.early < 1.0
+
+
+def _finding(signals: Signals, episode: _Episode) -> Finding:
+    around = [0, 1, (episode.fall or 0), episode.first - 1, episode.first, episode.first + 1]
+    around.append((episode.first + episode.last) // 2)
+    dead = episode.level == 0 and episode.lasts
+    return Finding(
+        rule="gradient-vanishing",
+        severity=Severity.ERROR if dead else Severity.WARNING,
+        message=_message(signals, episode),
+        first_step=signals.step_at(episode.first),
+        last_step=signals.last_step if episode.lasts else signals.step_at(episode.last),
+        evidence=(
+            signals.evidence("grad_l2_pre_clip", signals.norm, around),
+            signals.evidence("loss", signals.loss, around),
+        ),
+        cause=_cause(signals, episode),
+        remedy=_remedy(signals, episode),
+    )
+
+
+def _message(signals: Signals, episode: _Episode) -> str:
+    first = f"{signals.step_at(episode.first):,}"
+    level = number(episode.level)
+    rows = episode.last - episode.first + 1
+    loss = median(signals.loss[episode.first : episode.last + 1])
+    still = f", while the loss stays at {number(loss)}" if np.isfinite(loss) else ""
+    until = (
+        f"for the last {percent(rows / len(signals))} of the run"
+        if episode.lasts
+        else f"until step {signals.step_at(episode.last):,}"
+    )
+    if episode.first == 0 or not np.isfinite(episode.early):
+        where = "throughout" if episode.lasts else until
+        return f"the gradient norm is {level} from step {first} on, {where}{still}"
+    return (
+        f"the gradient norm fell from {number(episode.early)} to {level} by step {first} and stays "
+        f"there {until}{still}"
+    )
+
+
+def _cause(signals: Signals, episode: _Episode) -> str:
+    half = " In fp16 gradients below 6e-8 become 0." if signals.precision == "fp16" else ""
+    if episode.level == 0:
+        return (
+            f"A graph cut between loss and weights (detach, no_grad, .item), units that are all "
+            f"dead, or a loss that is constant.{half}"
+        )
+    if episode.first == 0 or not np.isfinite(episode.early):
+        return (
+            f"Gradients shrink on their way through the layers: saturated sigmoids or tanh, or an "
+            f"initialisation that is too narrow.{half}"
+        )
+    if episode.fall is not None and episode.first - episode.fall < 10:
+        return (
+            f"It happened at once: units saturated or died in one large update, or the graph was "
+            f"cut there.{half}"
+        )
+    return f"Activations saturate little by little, or logits have grown beyond any softmax.{half}"
+
+
+def _remedy(signals: Signals, episode: _Episode) -> str:
+    if episode.first == 0 or not np.isfinite(episode.early):
+        return (
+            "Look at the gradient norms layer by layer at the first step: where they break off the "
+            "graph is cut; where they decay, use another initialisation, ReLU-like units or "
+            "normalisation."
+        )
+    since = f"{signals.step_at(episode.first):,}"
+    scaling = ", and use a loss scaler" if _unscaled_fp16(signals) else ""
+    return (
+        f"Look at activations and gradients layer by layer around step {since}, and resume from "
+        f"before it with a lower learning rate{scaling}."
+    )
+
+
+def _unscaled_fp16(signals: Signals) -> bool:
+    return signals.precision == "fp16" and not signals.scaler_active

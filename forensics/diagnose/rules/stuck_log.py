@@ -1,0 +1,105 @@
+"""Rows repeat: loss and norm are the same to the last bit.
+
+What it detects
+    At least 3 rows in a row, none of them skipped, with the same loss and the same gradient norm,
+    bit for bit.
+
+Why it matters
+    Two steps of training never give the same numbers. Either the logger writes old values again,
+    and what happened meanwhile is unknown; or nothing changes: the same batch, weights that do
+    not move.
+
+Evidence
+    The repeated losses and the one before.
+
+Silent when
+    Numbers are printed with 4 digits or fewer, are 0, or have crept up to a limit (a fit that has
+    converged to the last bit), or the learning rate is 0, which has a rule of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import runs_of, significant_digits
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, span
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How much repetition is no chance."""
+
+    rows: int = threshold(3, "two equal rows happen with float32 losses once in 10^7 rows")
+    digits: int = threshold(5, "with 4 digits neighbouring rows agree by chance")
+    creep: float = threshold(1e-4, "relative step before a stop; training noise is 1e-3 and more")
+    gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
+    told: int = threshold(12, "a reader at night reads no more")
+
+
+@rule(thresholds=Thresholds, needs=("loss", "grad_l2_pre_clip"))
+def stuck_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding an episode."""
+    loss, norm = signals.loss, signals.norm
+    if min(significant_digits(loss), significant_digits(norm)) < thresholds.digits:
+        return
+    first, last = runs_of(_repeats(signals))
+    first = np.maximum(first - 1, 0)  # the row that is repeated
+    long = (last - first + 1 >= thresholds.rows) & ~_crept(loss, first, thresholds.creep)
+    first, last = first[long], last[long]
+    if len(first) == 0:
+        return
+    cuts = np.flatnonzero(first[1:] - last[:-1] > thresholds.gap) + 1
+    starts = np.append(0, cuts[: thresholds.told - 1])
+    ends = np.append(starts[1:] - 1, len(first) - 1)
+    for a, b in zip(starts.tolist(), ends.tolist(), strict=True):
+        rows = int((last[a : b + 1] - first[a : b + 1] + 1).sum())
+        yield _finding(signals, int(first[a]), int(last[b]), rows)
+
+
+def _repeats(signals: Signals) -> BoolArray:
+    """Which rows say the same as the row before them."""
+    loss, norm = signals.loss, signals.norm
+    same = np.zeros(len(loss), dtype=bool)
+    same[1:] = (loss[1:] == loss[:-1]) & (norm[1:] == norm[:-1])
+    same &= np.isfinite(loss) & np.isfinite(norm) & (norm != 0) & (loss != 0)
+    return same & ~signals.skipped & ~(signals.lr == 0)
+
+
+def _crept(loss: FloatArray, first: IntArray, creep: float) -> BoolArray:
+    """Did the loss come to its stop in steps too small for training noise?"""
+    step = np.abs(loss[first] - loss[np.maximum(first - 1, 0)])
+    return np.asarray((first > 0) & (step <= creep * np.abs(loss[first])), dtype=bool)
+
+
+def _finding(signals: Signals, first: int, last: int, rows: int) -> Finding:
+    start, end = signals.step_at(first), signals.step_at(last)
+    to_end = last == len(signals) - 1
+    where = f"from step {start:,} to the end" if to_end else f"in {span(start, end)}"
+    every = rows == last - first + 1
+    some = "" if every else f"{rows:,} rows of them "
+    return Finding(
+        rule="stuck-log",
+        severity=Severity.WARNING,
+        message=(
+            f"the log repeats itself {where}: {some}loss {number(float(signals.loss[first]))} and "
+            f"norm {number(float(signals.norm[first]))}, bit for bit"
+        ),
+        first_step=start,
+        last_step=end,
+        evidence=(signals.evidence("loss", signals.loss, [first - 1, first, first + 1, last]),),
+        cause=(
+            "The logger repeats its last values, or nothing changes from step to step: the same "
+            "batch again and again and an optimizer that does not move the weights."
+        ),
+        remedy=(
+            "Check that the values are taken anew at each step, then that the parameters the "
+            "optimizer holds are the model's and that batches differ."
+        ),
+    )
