@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.finding import Evidence
 from forensics.diagnose.signals import Signals
 from forensics.runlog.params import ParamMatrix
+from forensics.runlog.run import CheckpointInfo
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD
 from forensics.runlog.steps import BoolArray, IntArray
 
@@ -72,7 +74,60 @@ def unexplained_snapshots(signals: Signals, matrix: ParamMatrix) -> BoolArray:
         return np.ones(len(matrix.steps), dtype=bool)
     rows = np.minimum(np.searchsorted(signals.step, matrix.steps), len(signals) - 1)
     same = signals.step[rows] == matrix.steps
-    return ~(same & signals.scaling.routine[rows])
+    return np.asarray(~(same & signals.scaling.routine[rows]), dtype=bool)
+
+
+def steps_with_bad(signals: Signals, statistic: str, kind: str = "param") -> IntArray:
+    """Steps of the snapshots in which a count is above 0 and no overflow of the scaler explains it.
+
+    A bad weight or state is never explained by an overflow; a bad gradient may be.
+    """
+    matrix = signals.param_matrix(statistic, kind)
+    if matrix is None:
+        return np.empty(0, dtype=np.int64)
+    bad = bad_cells(matrix).any(axis=1)
+    if statistic == "grad_nonfinite":
+        bad &= unexplained_snapshots(signals, matrix)
+    return np.asarray(matrix.steps[bad], dtype=np.int64)
+
+
+def steps_named_in_log(signals: Signals) -> IntArray:
+    """Steps whose skip reason names a parameter and that no overflow of the scaler explains."""
+    named = signals.reason_starts(f"{SKIP_NONFINITE_GRAD}:") & ~signals.scaling.routine
+    return np.asarray(signals.step[named], dtype=np.int64)
+
+
+def bad_in_checkpoint(checkpoint: CheckpointInfo, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Names of the non-finite tensors of some kinds, as the health file lists them."""
+    listed = checkpoint.health.get("bad")
+    if not isinstance(listed, list):
+        return ()
+    return tuple(
+        str(entry.get("name", ""))
+        for entry in listed
+        if isinstance(entry, dict) and entry.get("kind") in kinds
+    )
+
+
+def nonfinite_evidence(
+    signals: Signals, culprit: Culprit, step: int, kind: str = "param"
+) -> tuple[Evidence, ...]:
+    """The culprit's count of non-finite elements at a step and the snapshots around it."""
+    statistic = "grad_nonfinite" if culprit.what == "gradient" else "value_nonfinite"
+    matrix = signals.param_matrix(statistic, kind)
+    if matrix is None or culprit.name not in matrix.names:
+        return ()
+    column = matrix.names.index(culprit.name)
+    at = int(np.searchsorted(matrix.steps, step))
+    near = slice(max(0, at - 2), at + 2)
+    kept = matrix.present[near, column]
+    return (
+        Evidence(
+            signal=f"{statistic}({culprit.name})",
+            steps=tuple(int(s) for s in matrix.steps[near][kept]),
+            values=tuple(float(v) for v in matrix.values[near, column][kept]),
+        ),
+    )
 
 
 def culprit_of(signals: Signals, step: int) -> Culprit | None:

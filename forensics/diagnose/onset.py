@@ -95,6 +95,14 @@ def lasts(bad: BoolArray, written: BoolArray, episode: Episode) -> bool:
     return not bool((written[after] & ~bad[after]).any())
 
 
+def went_on_after(signals: Signals, step: int) -> bool:
+    """Was any later step taken with finite numbers?"""
+    after = slice(int(np.searchsorted(signals.step, step, side="right")), None)
+    bad = signals.loss_bad[after] | signals.norm_bad[after] | signals.skipped[after]
+    written = signals.present("loss")[after] | signals.present("grad_l2_pre_clip")[after]
+    return bool((written & ~bad).any())
+
+
 def settled_from(bad: BoolArray, episode: Episode) -> int:
     """The row of an episode from which on every row is bad (or silent)."""
     good = np.flatnonzero(~bad[episode.first : episode.last + 1])

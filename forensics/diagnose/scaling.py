@@ -127,6 +127,26 @@ class Scaling:
         known = DEFAULT_INTERVAL if self.interval is None else self.interval
         return np.where(rows >= self.interval_row, known, DEFAULT_INTERVAL)
 
+    def skip_limit(self, rows: IntArray) -> FloatArray:
+        """Skips per 1,000 steps that a healthy scaler stays within, as known at each row.
+
+        20 simulated seeds of 20,000 steps reach 18 at growth intervals from 1,000; shorter ones
+        reach 2·h per interval, and twice that is allowed. Above 400 no interval excuses it.
+        """
+        allowed = 4 * WINDOW * self.patience / np.maximum(self.interval_at(rows), 1)
+        return np.asarray(np.clip(allowed, 20, 400), dtype=np.float64)
+
+    def octave_limit(self, rows: IntArray) -> FloatArray:
+        """Octaves lost in 1,000 steps that are an alarm (healthy: up to 9), as known at a row."""
+        allowed = 4 * WINDOW / np.maximum(self.interval_at(rows), 1)
+        return np.asarray(np.maximum(allowed, 10), dtype=np.float64)
+
+    def run_start(self, row: int) -> int:
+        """The first row of the too long run of skips that a row lies in, else the row itself."""
+        at = int(np.searchsorted(self.runs.first, row, side="right")) - 1
+        inside = at >= 0 and row <= self.runs.last[at] and self.runs.too_long[at]
+        return int(self.runs.first[at]) if inside else row
+
     @cached_property
     def counted(self) -> IntArray:
         """Rows of the skips that no calibration explains."""

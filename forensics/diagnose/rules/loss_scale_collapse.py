@@ -1,0 +1,226 @@
+"""The loss scale falls and does not come back.
+
+What it detects
+    A descent of the loss scale without one growth: below 1, by 10 octaves or more outside the
+    calibration, or down to its floor with steps still being skipped there. It tells where the scale
+    passed 2^-128, or the step at which it would at this pace. One finding an episode.
+
+Why it matters
+    A scale below 1 shrinks gradients that already fit, so scaling is not what is wrong. There is no
+    floor in GradScaler: at 2^-128 the inverse scale is Inf in fp32, no overflow is seen any more,
+    and the scaler itself writes NaN into the weights.
+
+Evidence
+    The scale before the descent, on its way and at its end.
+
+Silent when
+    The scaler calibrates at the start, or falls and grows about once a growth interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Scaling
+from forensics.diagnose.series import told_episodes
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import power_of_two, steps
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a descent is a collapse."""
+
+    octaves: float = threshold(10.0, "20 simulated seeds of 20,000 steps lose up to 9 in a row")
+    at_floor: int = threshold(4, "skips in 1,000 steps at the floor: four halvings in vain")
+    quiet: int = threshold(250, "as in high-skip-rate, so that the two agree on the start")
+
+
+@rule(thresholds=Thresholds, needs=("scaler_scale",))
+def loss_scale_collapse(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding an episode of collapse."""
+    scaling = signals.scaling
+    if not scaling.active or len(scaling.rows) == 0:
+        return
+    floor_rows = _skips_at_floor(signals, thresholds.at_floor)
+    rows = np.unique(np.concatenate((_collapsing(scaling, thresholds.octaves), floor_rows)))
+    for episode in told_episodes(signals.step[rows], WINDOW):
+        first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
+        start = _start(scaling, signals.step, first, thresholds.quiet)
+        at_floor = int(((floor_rows >= start) & (floor_rows <= last)).sum())
+        yield _finding(signals, start, last, at_floor)
+
+
+def _descents(scaling: Scaling) -> IntArray:
+    """Which descent each fall belongs to: a growth ends one; shape (falls,)."""
+    before = np.searchsorted(scaling.growths.rows, scaling.falls.rows)
+    return np.asarray(before, dtype=np.int64)
+
+
+def _collapsing(scaling: Scaling, octaves: float) -> IntArray:
+    """Rows of the falls that lead below 1, or lie deep in one descent."""
+    falls = scaling.falls
+    if len(falls) == 0:
+        return falls.rows
+    lost = np.where(scaling.is_calibrating(falls.rows), 0.0, falls.octaves)
+    total = np.cumsum(lost)
+    descent = _descents(scaling)
+    begins = np.searchsorted(descent, descent)
+    in_descent = total - (total - lost)[begins]
+    return np.asarray(falls.rows[(falls.to_log2 < 0) | (in_descent >= octaves)], dtype=np.int64)
+
+
+def _skips_at_floor(signals: Signals, least: int) -> IntArray:
+    """Rows of skips at which the scale is at its floor and stays, several in 1,000 steps."""
+    scaling = signals.scaling
+    floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
+    skips = np.flatnonzero(signals.skipped)
+    at = skips[signals.scale_log2[skips] <= floor]
+    stuck = at[~np.isin(at, scaling.falls.rows)]
+    enough = stuck[scaling.in_window(stuck) >= least]
+    if len(enough) == 0:
+        return enough
+    # The first three of each such stretch belong to it too.
+    reach = np.searchsorted(enough, stuck, side="left")
+    following = enough[np.minimum(reach, len(enough) - 1)]
+    near = (signals.step[following] - signals.step[stuck] < WINDOW) & (reach < len(enough))
+    return stuck[near]
+
+
+def _start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> int:
+    """Where the descent that leads to a row began.
+
+    Back over its falls, up to a stretch of quiet that is long beside the gaps between them.
+    """
+    start = scaling.run_start(row)
+    if start != row:
+        return start
+    falls = scaling.falls.rows
+    grown = int(np.searchsorted(scaling.growths.rows, row))
+    since = int(scaling.growths.rows[grown - 1]) if grown else -1
+    mine = falls[(falls <= row) & (falls > since)]
+    if len(mine) == 0:
+        return row
+    gaps = np.diff(step[mine])
+    if len(gaps) == 0:
+        return int(mine[0])
+    long = np.flatnonzero(gaps > max(quiet, 3 * float(np.median(gaps[-10:]))))
+    return int(mine[long[-1] + 1]) if len(long) else int(mine[0])
+
+
+def _finding(signals: Signals, start: int, last: int, at_floor: int) -> Finding:
+    scaling = signals.scaling
+    later = scaling.growths.rows[scaling.growths.rows > last]
+    end = int(later[0]) if len(later) else len(signals) - 1
+    near = (scaling.rows >= start) & (scaling.rows <= end)
+    rows, log2 = scaling.rows[near], scaling.log2[near]
+    if len(rows) == 0:
+        rows, log2 = scaling.rows[-1:], scaling.log2[-1:]
+    lowest = float(log2.min())
+    poison = rows[log2 <= POISON_LOG2]
+    return Finding(
+        rule="loss-scale-collapse",
+        severity=_severity(lowest, at_floor),
+        message=_message(signals, rows, log2, at_floor, len(later) > 0),
+        first_step=signals.step_at(start),
+        last_step=signals.step_at(end),
+        evidence=(
+            signals.evidence(
+                "scaler_scale",
+                signals.scale,
+                np.concatenate((rows[:1], rows[:: max(1, len(rows) // 8)], poison[:1], rows[-1:])),
+                threshold=2.0**POISON_LOG2 if lowest < 0 else 1.0,
+            ),
+        ),
+        cause=_cause(signals, start, end),
+        remedy=_remedy(signals, lowest),
+    )
+
+
+def _severity(lowest: float, at_floor: int) -> Severity:
+    if lowest <= POISON_LOG2:
+        return Severity.CRITICAL
+    return Severity.ERROR if lowest < 0 or at_floor else Severity.WARNING
+
+
+def _message(
+    signals: Signals, rows: IntArray, log2: FloatArray, at_floor: int, recovers: bool
+) -> str:
+    bottom = int(np.argmin(log2))
+    text = (
+        f"loss scale fell from {power_of_two(2.0 ** float(log2[0]))} at step "
+        f"{signals.step_at(int(rows[0])):,} to {_scale(float(log2[bottom]))} at "
+        f"{signals.step_at(int(rows[bottom])):,} without one growth"
+    )
+    if at_floor:
+        text = (
+            f"loss scale is at its floor of {_scale(float(log2[bottom]))} and {steps(at_floor)} "
+            f"were still skipped there, from step {signals.step_at(int(rows[0])):,} on"
+        )
+    poison = np.flatnonzero(log2 <= POISON_LOG2)
+    if len(poison):
+        at = signals.step_at(int(rows[poison[0]]))
+        return f"{text}; from {at:,} on it is at most 2^-128, where GradScaler itself writes NaN"
+    if at_floor or recovers:
+        return text
+    projected = _projected(signals, rows, log2)
+    return f"{text}; at this pace it reaches 2^-128 at step {projected:,}" if projected else text
+
+
+def _scale(log2: float) -> str:
+    return "0" if log2 <= -150 else power_of_two(2.0**log2)
+
+
+def _projected(signals: Signals, rows: IntArray, log2: FloatArray) -> int | None:
+    """The step at which a descent that still goes on reaches 2^-128; None where it has stopped."""
+    if signals.scaling.floor > 0:
+        return None
+    falls = np.flatnonzero(np.diff(log2) < 0)[-20:]
+    if len(falls) < 2:
+        return None
+    at = signals.step[rows[falls]]
+    per_step = float(log2[falls[0]] - log2[falls[-1]]) / float(at[-1] - at[0])
+    quiet = signals.last_step - int(at[-1])
+    if per_step <= 0 or quiet > 3 / per_step + 1:
+        return None
+    return signals.last_step + int(np.ceil((float(log2[-1]) - POISON_LOG2) / per_step))
+
+
+def _mostly(flags: BoolArray) -> bool:
+    return bool(len(flags)) and bool(flags.mean() > 0.5)
+
+
+def _cause(signals: Signals, start: int, end: int) -> str:
+    skips = signals.scaling.skips
+    skips = skips[(skips >= start) & (skips <= end)]
+    if _mostly(signals.loss_bad[skips]):
+        return (
+            "The loss itself is non-finite, so every step is skipped and halved in vain: the scale "
+            "is applied after the loss and cannot help."
+        )
+    if (signals.norm_bad[skips] & (signals.scale[skips] <= 1.0)).any():
+        return (
+            "Gradients are non-finite at a scale of 1 and below, so no overflow of scaling made "
+            "them: an operation of backward is undefined, or values overflow in forward."
+        )
+    return "Ever more of the scaled gradients overflow: activations or gradients grow."
+
+
+def _remedy(signals: Signals, lowest: float) -> str:
+    if signals.precision in ("fp32", "bf16"):
+        return f"In {signals.precision} no loss scale is needed: switch the scaler off."
+    first = (
+        "Scaler settings do not help: precision is the limit"
+        if lowest <= 0
+        else "Find what grows (params shows which layer)"
+    )
+    return (
+        f"{first}. Run in bf16 where the device has it, or keep the layer that overflows in fp32; "
+        f"give the scale a floor of 1 and stop there."
+    )

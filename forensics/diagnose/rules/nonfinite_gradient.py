@@ -1,0 +1,134 @@
+"""The gradient is NaN or Inf though the loss is finite.
+
+What it detects
+    Steps whose gradient norm before clipping is NaN or Inf while the loss is not: the bad value was
+    born in backward, or the loss scale made it. An overflow that a loss scaler deals with is its
+    routine and left out. Where the log does not tell whether a scaler was at work, short stretches
+    are told together as one info. One finding an episode; episodes closer than 100 rows are one.
+
+Why it matters
+    Without a guard such a gradient goes into every weight and the next loss is NaN. With one the
+    step is lost, and the operation that made it will do so again.
+
+Evidence
+    The norm and the loss around the first bad step.
+
+Silent when
+    A loss scaler skipped the step and its scale was above 1, the loss itself is non-finite, or only
+    the norm overflowed (the rule norm-overflow tells that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.bad_parameters import culprit_of
+from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.onset import damage, lasts, stretch
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import Episode, told_episodes
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, steps
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When two bad stretches are one."""
+
+    gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
+
+
+@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
+def nonfinite_gradient(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding an episode, and one for all short stretches that a scaler may explain."""
+    bad = signals.norm_bad & ~signals.loss_bad & ~signals.norm_overflowed
+    routine = signals.scaling.routine
+    for episode in told_episodes(np.flatnonzero(bad & ~routine), thresholds.gap):
+        yield _finding(signals, episode)
+    perhaps = np.flatnonzero(bad & routine)
+    if signals.scaling.active is None and len(perhaps):
+        yield _perhaps_routine(signals, Episode(int(perhaps[0]), int(perhaps[-1]), len(perhaps)))
+
+
+def _finding(signals: Signals, episode: Episode) -> Finding:
+    bad = signals.norm_bad | signals.loss_bad
+    written = signals.present("grad_l2_pre_clip") | signals.present("loss")
+    to_end = lasts(bad, written, episode)
+    first = signals.step_at(episode.first)
+    culprit = culprit_of(signals, first)
+    return Finding(
+        rule="nonfinite-gradient",
+        severity=damage(signals, episode, to_end),
+        message=_message(signals, episode, bad | ~written, to_end),
+        first_step=first,
+        last_step=signals.last_step if to_end else signals.step_at(episode.last),
+        subject=culprit.name if culprit is not None else "",
+        evidence=_evidence(signals, episode),
+        cause=_cause(signals),
+        remedy=_remedy(signals, first, to_end),
+    )
+
+
+def _message(signals: Signals, episode: Episode, bad: np.ndarray, to_end: bool) -> str:
+    first = episode.first
+    kind = number(float(signals.norm[first]))
+    when = stretch(signals, episode, bad, to_end)
+    loss = signals.loss[first]
+    beside = f"while the loss is finite ({number(float(loss))})" if np.isfinite(loss) else ""
+    skipped = bool(signals.skipped[first : episode.last + 1][bad[first : episode.last + 1]].all())
+    fate = ", skipped" if skipped else ""
+    back = "" if to_end else ", and finite again after it"
+    return f"gradient norm is {kind} {when} {beside}".rstrip() + fate + back
+
+
+def _evidence(signals: Signals, episode: Episode) -> tuple[Evidence, ...]:
+    rows = list(range(episode.first - 2, episode.first + 3))
+    return (
+        signals.evidence("grad_l2_pre_clip", signals.norm, rows),
+        signals.evidence("loss", signals.loss, rows),
+    )
+
+
+def _cause(signals: Signals) -> str:
+    singular = (
+        "an operation whose derivative is infinite or 0/0 where its value is finite: sqrt or a "
+        "norm at exactly 0, division, log, or where() around one of them (the branch not taken "
+        "still sends 0 × inf back)"
+    )
+    if signals.scaling.active:
+        return f"No loss scale helps, so it is no overflow of the scaled gradients but {singular}."
+    if signals.precision == "fp16":
+        return f"Overflow of fp16 gradients, or {singular}."
+    return f"Born in backward: {singular}."
+
+
+def _remedy(signals: Signals, first: int, to_end: bool) -> str:
+    name = (
+        f"Anomaly mode on step {first:,} names the operation; put the guard before it (clamp or an "
+        f"epsilon inside sqrt, log and division), not around its result."
+    )
+    if signals.skipped.any() or not signals.has("skipped"):
+        return name
+    again = "Resume from before it. " if to_end else ""
+    return f"{again}{name} Skip steps whose gradient norm is not finite."
+
+
+def _perhaps_routine(signals: Signals, all_of_them: Episode) -> Finding:
+    first, last = signals.step_at(all_of_them.first), signals.step_at(all_of_them.last)
+    kind = number(float(signals.norm[all_of_them.first]))
+    where = f"step {first:,}" if first == last else f"{first:,} to {last:,}"
+    count = "" if all_of_them.rows == 1 else f"{steps(all_of_them.rows)} from "
+    return Finding(
+        rule="nonfinite-gradient",
+        severity=Severity.INFO,
+        message=f"gradient norm is {kind} at {count}{where} while the loss stays finite",
+        first_step=first,
+        last_step=last,
+        evidence=_evidence(signals, all_of_them),
+        cause="In fp16 this is the loss scaler finding its scale. The log does not say whether one "
+        "was at work; in bf16 or fp32 an operation of backward made the value.",
+        remedy="Log the loss scale and the skipped steps: they tell the two apart.",
+    )

@@ -1,0 +1,105 @@
+"""The gradient norm overflowed though no gradient did.
+
+What it detects
+    A norm of Inf while every gradient element is finite: the squares overflow (fp32 elements above
+    1.8e19, fp16 norms above 65,504). The record says so itself, or a snapshot counts no non-finite
+    element, or the norm measured after the clip is exactly 0, which an Inf element would have
+    turned into NaN. One finding an episode; episodes closer than 100 rows are one.
+
+Why it matters
+    A clip by an infinite norm multiplies every gradient by 0: the step is lost in silence, and a
+    guard that tests the norm skips a step that was sound.
+
+Evidence
+    The norm before the clip, and after it where it was measured.
+
+Silent when
+    Some element is non-finite, or nothing tells whether one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import Episode, told_episodes
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, span, steps
+from forensics.runlog.steps import BoolArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When two stretches are one."""
+
+    gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
+
+
+@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
+def norm_overflow(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding an episode of overflowed norms."""
+    lost = _lost(signals)
+    overflowed = signals.norm_overflowed | lost
+    for episode in told_episodes(np.flatnonzero(overflowed), thresholds.gap):
+        rows = slice(episode.first, episode.last + 1)
+        is_lost = bool(lost[rows].any())
+        yield Finding(
+            rule="norm-overflow",
+            severity=Severity.ERROR if is_lost else Severity.WARNING,
+            message=_message(signals, episode, is_lost),
+            first_step=signals.step_at(episode.first),
+            last_step=signals.step_at(episode.last),
+            evidence=(
+                signals.evidence("grad_l2_pre_clip", signals.norm, [episode.first, episode.last]),
+                signals.evidence(
+                    "grad_l2_post_clip", signals.post_norm, [episode.first, episode.last]
+                ),
+            ),
+            cause="Finite but enormous gradients: an outlier in the batch or a target of the wrong "
+            "scale, a loss that is summed, or a norm that is computed in fp16.",
+            remedy=_remedy(is_lost),
+        )
+
+
+def _lost(signals: Signals) -> BoolArray:
+    """Rows with a norm of Inf of which something shows that no element is bad, shape (rows,)."""
+    infinite = np.isposinf(signals.norm) & ~signals.norm_overflowed
+    if not infinite.any():
+        return infinite
+    manifest = signals.run.manifest
+    measured = manifest is None or manifest.post_clip == "measured"
+    zeroed = signals.present("grad_l2_post_clip") & (signals.post_norm == 0.0) & measured
+    return np.asarray(infinite & (zeroed | _counted_none(signals)), dtype=bool)
+
+
+def _counted_none(signals: Signals) -> BoolArray:
+    """Rows whose snapshot counts every gradient and finds no non-finite element."""
+    clean = np.zeros(len(signals), dtype=bool)
+    matrix = signals.param_matrix("grad_nonfinite")
+    if matrix is not None:
+        counted = matrix.present.any(axis=1) & ~((matrix.values > 0) & matrix.present).any(axis=1)
+        clean[np.isin(signals.step, matrix.steps[counted])] = True
+    return clean
+
+
+def _message(signals: Signals, episode: Episode, is_lost: bool) -> str:
+    first, last = signals.step_at(episode.first), signals.step_at(episode.last)
+    count = f"{steps(episode.rows)} of " if episode.rows > 1 else ""
+    value = float(signals.norm[episode.first])
+    size = f" (true norm {number(value)})" if np.isfinite(value) else ""
+    fate = "; the clip then turned every gradient into 0" if is_lost else ""
+    return (
+        f"the gradient norm overflowed at {count}{span(first, last)} though every element is "
+        f"finite{size}{fate}"
+    )
+
+
+def _remedy(is_lost: bool) -> str:
+    look = "Look at the batch and the scale of the targets of that step."
+    if is_lost:
+        return f"{look} Compute the global norm in float64 from per-tensor norms, and clip by that."
+    return f"{look} The step was clipped by its true norm and taken."
