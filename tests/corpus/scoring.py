@@ -113,7 +113,8 @@ def _alarms(label: Label, findings: tuple[Finding, ...], span: int) -> tuple[str
     """Rules that may not be there at warning or above, or are there before the fault is."""
     starts = [e.step - e.slack for e in (*label.roots, *label.must) if e.step is not None]
     begins = min(starts, default=0) - SLOW * span  # the onset of a slow consequence is no sharper
-    anywhere = {e.rule for e in label.must if e.step is None}
+    # Clipping is a state of the run; it is a warning only beside a fault that begins later.
+    anywhere = {"clipping-every-step", *(e.rule for e in label.must if e.step is None)}
     wrong = {
         f.rule
         for f in findings

@@ -210,7 +210,7 @@ def _stale_moment(name: str, rows: int, count: int) -> None:
         made = pretraining(rng, rows).clean_noise(0.01, 0.1)
         first = made.at(0.3, 0.5)
         every = max(60, int(0.4 * rows / count))
-        events = first + np.arange(count) * min(every, 150)
+        events = first + np.arange(count) * min(every, 150) + rng.integers(0, 40, count)
         loop = Loop("bf16")
         usual = manifest(made, loop)
         params = healthy_params(made, usual, np.arange(0, rows, 5 if rows < 10_000 else 25))

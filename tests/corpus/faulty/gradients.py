@@ -159,7 +159,7 @@ def nan_inside(rng: Rng) -> Made:
     start = made.at(0.3, 0.5)
     made.norm_factor = np.minimum(ramp(made.rows, start, 0.012), 3e4)
     made.loss_factor = 1 + 1.5 * np.minimum((np.arange(made.rows) - start - 400).clip(0) / 800, 1)
-    nan = start + np.arange(20, 600, 90)
+    nan = start + np.sort(rng.choice(np.arange(20, 600, 12), 7, replace=False))
     made.nan_grad[nan] = True
     return run_of(made, Loop("bf16", guard=True), form="recorded"), fault(
         ("gradient-explosion", "nonfinite-gradient"),
