@@ -121,7 +121,7 @@ def torn(rng: Rng) -> Made:
 def resumed(rng: Rng) -> Made:
     """Two segments, no row missing or repeated; the clock starts again."""
     made = pretraining(rng, 6000)
-    half = made.rows // 2
+    half = made.rows // 2 + 137
     log = sheet(made, Loop("bf16"))
     log.values["time_s"] = np.where(np.arange(made.rows) < half, 1, 0) * 0.0 + (
         0.4 * (np.arange(made.rows) % half)
