@@ -10,22 +10,38 @@ from forensics.diagnose.rules.clip_contamination import clip_contamination
 from forensics.diagnose.rules.clipping_every_step import clipping_every_step
 from forensics.diagnose.rules.clipping_frequent import clipping_frequent
 from forensics.diagnose.rules.clipping_ineffective import clipping_ineffective
+from forensics.diagnose.rules.dead_run import dead_run
 from forensics.diagnose.rules.depth_decay import depth_decay
 from forensics.diagnose.rules.depth_growth import depth_growth
 from forensics.diagnose.rules.dominant_parameter import dominant_parameter
 from forensics.diagnose.rules.frozen_parameter import frozen_parameter
 from forensics.diagnose.rules.gradient_explosion import gradient_explosion
 from forensics.diagnose.rules.gradient_spike import gradient_spike
+from forensics.diagnose.rules.gradient_underflow import gradient_underflow
 from forensics.diagnose.rules.gradient_vanishing import gradient_vanishing
+from forensics.diagnose.rules.high_skip_rate import high_skip_rate
 from forensics.diagnose.rules.instability_at_warmup_end import instability_at_warmup_end
 from forensics.diagnose.rules.learning_rate_fault import learning_rate_fault
 from forensics.diagnose.rules.loss_divergence import loss_divergence
 from forensics.diagnose.rules.loss_oscillation import loss_oscillation
 from forensics.diagnose.rules.loss_plateau import loss_plateau
+from forensics.diagnose.rules.loss_scale_collapse import loss_scale_collapse
+from forensics.diagnose.rules.loss_scale_frozen import loss_scale_frozen
+from forensics.diagnose.rules.loss_scale_oscillation import loss_scale_oscillation
+from forensics.diagnose.rules.loss_scale_policy_broken import loss_scale_policy_broken
+from forensics.diagnose.rules.loss_scale_runaway import loss_scale_runaway
 from forensics.diagnose.rules.loss_spike import loss_spike
+from forensics.diagnose.rules.masked_nonfinite import masked_nonfinite
+from forensics.diagnose.rules.nonfinite_gradient import nonfinite_gradient
 from forensics.diagnose.rules.nonfinite_loss import nonfinite_loss
+from forensics.diagnose.rules.nonfinite_parameter import nonfinite_parameter
+from forensics.diagnose.rules.nonfinite_step_applied import nonfinite_step_applied
 from forensics.diagnose.rules.nonfinite_validation import nonfinite_validation
+from forensics.diagnose.rules.norm_overflow import norm_overflow
 from forensics.diagnose.rules.overfitting import overfitting
+from forensics.diagnose.rules.phantom_skip import phantom_skip
+from forensics.diagnose.rules.poisoned_state import poisoned_state
+from forensics.diagnose.rules.precision_mismatch import precision_mismatch
 from forensics.diagnose.rules.rank_divergence import rank_divergence
 from forensics.diagnose.rules.recurring_sample import recurring_sample
 from forensics.diagnose.rules.replica_drift import replica_drift
@@ -38,7 +54,20 @@ from forensics.diagnose.rules.weight_growth import weight_growth
 RULES: tuple[Rule, ...] = (
     # non-finite values
     nonfinite_loss,
+    nonfinite_gradient,
+    nonfinite_parameter,
+    norm_overflow,
+    masked_nonfinite,
+    dead_run,
+    poisoned_state,
     # loss scaling
+    high_skip_rate,
+    loss_scale_collapse,
+    loss_scale_oscillation,
+    loss_scale_frozen,
+    loss_scale_policy_broken,
+    loss_scale_runaway,
+    precision_mismatch,
     # clipping
     clipping_every_step,
     clipping_frequent,
@@ -70,6 +99,9 @@ RULES: tuple[Rule, ...] = (
     nonfinite_validation,
     broken_log,
     # also
+    nonfinite_step_applied,
+    gradient_underflow,
+    phantom_skip,
     recurring_sample,
     stuck_log,
     replica_drift,

@@ -1,0 +1,136 @@
+"""Steps are skipped and the loss scale does not move.
+
+What it detects
+    Two skips or more after which the scale stays as it is, in a log in which it never falls; in one
+    in which it does fall elsewhere, four of them at one scale. ``update()`` is missing on the path
+    that skips. One finding for the run.
+
+Why it matters
+    The scale that overflowed once overflows again in the next step, and no step is taken any more.
+
+Evidence
+    The scale at the skipped steps and after them.
+
+Silent when
+    No scaler is at work, a guard skipped (``other``), the scale is at its floor, or a hysteresis
+    may have forgiven the overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.scaler_reading import spared
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import power_of_two, steps, times
+from forensics.runlog.schema import SKIP_OTHER
+from forensics.runlog.steps import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How many skips without a fall are more than hysteresis."""
+
+    never: int = threshold(2, "hysteresis 2, the most that is common, forgives one overflow")
+    elsewhere: int = threshold(4, "no scaler in use forgives more than three overflows in a row")
+
+
+@rule(thresholds=Thresholds, needs=("skipped", "scaler_scale"))
+def loss_scale_frozen(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding where skips leave the scale alone."""
+    if not signals.scaling.active:
+        return
+    stuck = _stuck(signals, thresholds)
+    if len(stuck) == 0:
+        return
+    first, last = int(stuck[0]), int(stuck[-1])
+    for_loss = bool(signals.loss_bad[stuck].all())
+    scale = power_of_two(float(signals.scale[first]))
+    yield Finding(
+        rule="loss-scale-frozen",
+        severity=Severity.WARNING if for_loss else Severity.ERROR,
+        message=f"{steps(len(stuck))} skipped from {signals.step_at(first):,} to "
+        f"{signals.step_at(last):,} and the loss scale {_moved(signals, stuck, scale)}",
+        first_step=signals.step_at(first),
+        last_step=signals.step_at(last),
+        evidence=(
+            signals.evidence("scaler_scale", signals.scale, np.unique([*stuck[:4], *stuck[-4:]])),
+        ),
+        cause=_cause(for_loss),
+        remedy=_remedy(for_loss),
+    )
+
+
+def _moved(signals: Signals, stuck: IntArray, scale: str) -> str:
+    inside = signals.scaling.growths.rows
+    grown = int(((inside >= stuck[0]) & (inside <= stuck[-1])).sum())
+    if grown:
+        return f"did not fall once (it grew {times(grown)} from {scale})"
+    return f"stayed at {scale}"
+
+
+def _stuck(signals: Signals, thresholds: Thresholds) -> IntArray:
+    """Rows of the skips that left the scale alone, where they are enough to be a fault."""
+    scaling = signals.scaling
+    skips = np.flatnonzero(signals.skipped & ~signals.reason_starts(SKIP_OTHER))
+    fell = _fell_around(signals, skips)
+    floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
+    above = signals.scale_log2[skips] > floor
+    stuck = skips[above & ~fell]
+    if len(stuck) == 0:
+        return stuck
+    if not fell.any() and len(scaling.falls) == 0:
+        most = len(stuck) if scaling.hysteresis == 1 else int(_at_one_scale(signals, stuck).max())
+        return stuck if most >= max(thresholds.never, scaling.patience) else stuck[:0]
+    stuck = stuck[~spared(signals)[stuck]]
+    if len(stuck) == 0:
+        return stuck
+    enough = _at_one_scale(signals, stuck) >= max(thresholds.elsewhere, scaling.patience + 2)
+    return stuck[enough]
+
+
+def _fell_around(signals: Signals, skips: IntArray) -> BoolArray:
+    """Skips around which the scale fell, or after which no scale is logged; shape of ``skips``.
+
+    From the row before to the row after, so that it holds whether the scale is logged before or
+    after ``update()`` and for logs that leave steps out.
+    """
+    scaling = signals.scaling
+    last = len(scaling.rows) - 1
+    before = np.maximum(np.searchsorted(scaling.rows, skips) - 1, 0)
+    after = np.searchsorted(scaling.rows, skips, side="right")
+    unseen = after > last
+    fell = scaling.log2[np.minimum(after, last)] < scaling.log2[before]
+    return np.asarray(fell | unseen, dtype=bool)
+
+
+def _at_one_scale(signals: Signals, stuck: IntArray) -> IntArray:
+    """How many of the skips lie between the same two moves of the scale; shape of ``stuck``."""
+    scaling = signals.scaling
+    moves = np.sort(np.concatenate((scaling.falls.rows, scaling.growths.rows)))
+    place = np.searchsorted(moves, stuck)
+    _, where, count = np.unique(place, return_inverse=True, return_counts=True)
+    return np.asarray(count[where], dtype=np.int64)
+
+
+def _cause(for_loss: bool) -> str:
+    if for_loss:
+        return (
+            "The loop skips a non-finite loss before backward and leaves the scaler as it is. In "
+            "fp16 the same overflow may come again in the next step."
+        )
+    return "scaler.update() is not reached on the path that skips, or the loss scale is static."
+
+
+def _remedy(for_loss: bool) -> str:
+    if for_loss:
+        return (
+            "Back the scale off on that path too: scaler.update(scale × backoff) (a plain update() "
+            "raises where nothing was unscaled); then find what makes the loss non-finite."
+        )
+    return "Call scaler.update() after every step, skipped or not."

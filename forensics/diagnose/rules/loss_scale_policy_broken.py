@@ -1,0 +1,202 @@
+"""The loss scale moves in a way that its policy does not allow.
+
+What it detects
+    On stretches with every step logged: a scale that fell without a skip; an overflow that was
+    skipped without the fall it calls for; growth before the growth interval was over; a jump (the
+    scaler started anew, as after a resume without its state). One finding an episode.
+
+Why it matters
+    Something other than the scaler sets the scale, or a part of the loop bypasses it: a lost state
+    costs a second calibration, a missing update() overflows again and again.
+
+Evidence
+    The loss scale around the first such move.
+
+Silent when
+    Steps are missing in between; a skip was for a non-finite loss or by a guard; the scale is at
+    its floor; a hysteresis may have forgiven the overflow (where run.json does not state the policy
+    only four skips in a row without a fall count); it is the first growth after a start; or the
+    scale never falls at all (loss-scale-frozen tells that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.scaler_reading import growth_distances, spared
+from forensics.diagnose.scaling import Scaling
+from forensics.diagnose.series import runs_of, told_episodes
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import power_of_two, times
+from forensics.runlog.steps import IntArray
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How sure the policy must be."""
+
+    gap: int = threshold(1000, "steps; the window of the skip rate")
+    in_a_row: int = threshold(4, "no scaler in use forgives more than three overflows in a row")
+    confirmed: int = threshold(3, "equal distances from event to growth that make an interval")
+    early: float = threshold(0.9, "of the growth interval; a count may be off by a row at a seam")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One way to break the policy: where, how it reads, why it happens, what to do."""
+
+    rows: IntArray
+    what: str
+    cause: str
+    remedy: str
+
+
+@rule(thresholds=Thresholds, needs=("scaler_scale",))
+def loss_scale_policy_broken(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """Yield one finding an episode of moves that the policy forbids."""
+    if not signals.scaling.active:
+        return
+    kinds = _kinds(signals, thresholds)
+    rows = np.unique(np.concatenate([kind.rows for kind in kinds]))
+    for episode in told_episodes(signals.step[rows], thresholds.gap):
+        first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
+        shown = [k for k in kinds if ((k.rows >= first) & (k.rows <= last)).any()]
+        lead = min(shown, key=lambda kind: int(kind.rows[kind.rows >= first][0]))
+        told = [_told(signals, kind, first, last) for kind in (lead, *shown) if kind is not lead]
+        yield Finding(
+            rule="loss-scale-policy-broken",
+            severity=Severity.WARNING,
+            message="; ".join((_told(signals, lead, first, last), *told)),
+            first_step=episode.first,
+            last_step=episode.last,
+            evidence=(
+                signals.evidence("scaler_scale", signals.scale, list(range(first - 2, first + 4))),
+            ),
+            cause=lead.cause,
+            remedy=lead.remedy,
+        )
+
+
+def _told(signals: Signals, kind: _Kind, first: int, last: int) -> str:
+    rows = kind.rows[(kind.rows >= first) & (kind.rows <= last)]
+    row = int(rows[0])
+    after = min(row + 1, len(signals) - 1)
+    before = max(after - 1 - signals.scaling.lag, 0)
+    text = kind.what.format(
+        before=power_of_two(float(signals.scale[before])),
+        after=power_of_two(float(signals.scale[after - signals.scaling.lag])),
+        step=f"{signals.step_at(row):,}",
+    )
+    return text if len(rows) == 1 else f"{text} ({times(len(rows))} like this)"
+
+
+def _kinds(signals: Signals, thresholds: Thresholds) -> tuple[_Kind, ...]:
+    scaling = signals.scaling
+    return (
+        _Kind(
+            _jumps(scaling),
+            "loss scale jumped from {before} to {after} at step {step}",
+            "The scaler started anew: a resume that does not restore its state, or a scale set by "
+            "hand.",
+            "Save and load scaler.state_dict() with the checkpoint.",
+        ),
+        _Kind(
+            _fell_without_skip(signals),
+            "loss scale fell from {before} to {after} at step {step} though no step was skipped",
+            "Something other than an overflow lowers the scale, or the log misses skips.",
+            "Let scaler.update() alone set the scale, and log skips from what it found.",
+        ),
+        _Kind(
+            _skipped_without_fall(signals, thresholds),
+            "step {step} was skipped at a scale of {before} and the scale did not fall",
+            "scaler.update() is not reached on one of the paths that skip.",
+            "Call scaler.update() after every step, skipped or not.",
+        ),
+        _Kind(
+            _grew_early(signals, thresholds),
+            "loss scale grew from {before} to {after} at step {step}, before its interval of "
+            f"{scaling.interval or 0:,} steps was over",
+            "update() is called more than once a step, or another policy took over.",
+            "Call scaler.update() once an optimizer step, not once a micro-batch.",
+        ),
+    )
+
+
+def _jumps(scaling: Scaling) -> IntArray:
+    """Rows of moves that no growth or fall makes: far up, or far down to the initial scale."""
+    up = scaling.growths.where(scaling.growths.adjacent & (scaling.growths.octaves > 1.5))
+    typical = np.median(scaling.growths.octaves) if len(scaling.growths) > 2 else 1.0
+    up = up.where(up.octaves > 1.5 * max(float(typical), 1.0))
+    falls = scaling.falls
+    start = scaling.log2[0] if len(scaling.log2) else np.nan
+    down = falls.where(falls.adjacent & (falls.octaves > 2.5) & (falls.to_log2 == start))
+    return np.sort(np.concatenate((up.rows, down.rows)))
+
+
+def _fell_without_skip(signals: Signals) -> IntArray:
+    """Rows of falls by one step without a skip, where skips are logged with falls elsewhere."""
+    falls = signals.scaling.falls
+    said = signals.present("skipped")[falls.rows]
+    skipped = signals.skipped[falls.rows]
+    if not (said & skipped).any():
+        return falls.rows[:0]
+    overflow = signals.norm_bad[falls.rows] | signals.loss_bad[falls.rows]
+    odd = falls.adjacent & said & ~skipped & ~overflow
+    # A resume changes the scale between two steps of which neither overflowed.
+    seam = np.isin(falls.rows + 1 - signals.scaling.lag, signals.scaling.starts)
+    return falls.rows[odd & ~seam]
+
+
+def _skipped_without_fall(signals: Signals, thresholds: Thresholds) -> IntArray:
+    """Rows of overflows that left the scale alone though the policy lets it fall."""
+    scaling = signals.scaling
+    falls = scaling.falls.rows
+    if not np.isin(falls, scaling.skips).any() or not signals.has("skipped"):
+        return falls[:0]
+    floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
+    calls = signals.skipped & ~spared(signals) & (signals.scale_log2 > floor)
+    skips = np.flatnonzero(calls)
+    skips = skips[_has_neighbour(signals, skips)]
+    stays = skips[~np.isin(skips, falls)]
+    if scaling.hysteresis is None:
+        mask = np.zeros(len(signals), dtype=bool)
+        mask[stays] = True
+        first, last = runs_of(mask)
+        return first[last - first + 1 >= thresholds.in_a_row]
+    since = np.searchsorted(np.sort(np.concatenate((scaling.growths.rows, scaling.starts))), skips)
+    begins = np.searchsorted(since, since)
+    ordinal = np.arange(len(skips)) - begins + 1
+    broken = skips[~np.isin(skips, falls) & (ordinal >= scaling.hysteresis)]
+    return np.asarray(broken, dtype=np.int64)
+
+
+def _has_neighbour(signals: Signals, rows: IntArray) -> np.ndarray:
+    """Is the scale of the next step logged, in the next row (of the last, where lag is 1)?"""
+    other = rows - 1 if signals.scaling.lag else rows + 1
+    inside = (other >= 0) & (other < len(signals))
+    at = np.clip(other, 0, max(len(signals) - 1, 0))
+    next_step = np.abs(signals.step[at] - signals.step[rows]) == 1
+    seam = np.isin(np.maximum(rows, other), signals.scaling.starts)
+    return np.asarray(inside & next_step & np.isfinite(signals.scale[at]) & ~seam, dtype=bool)
+
+
+def _grew_early(signals: Signals, thresholds: Thresholds) -> IntArray:
+    """Rows of growths that came before the interval was over since the last fall or growth."""
+    scaling = signals.scaling
+    distances, rows = growth_distances(signals, scaling.falls, scaling.growths, scaling.starts)
+    if scaling.interval is None:
+        return rows[:0]
+    stated = signals.policy is not None and signals.policy.enabled
+    agreed = np.cumsum(distances == scaling.interval)
+    sure = stated | (agreed >= thresholds.confirmed)
+    # Guards and losses may or may not restart the count: only what surely does is held against it.
+    last = np.sort(np.concatenate((scaling.falls.rows, scaling.growths.rows)))
+    since = rows - last[np.maximum(np.searchsorted(last, rows) - 1, 0)]
+    early = (since < thresholds.early * scaling.interval) & (rows > scaling.interval_row)
+    jumped = np.isin(rows, _jumps(scaling))
+    return rows[early & sure & ~jumped & (np.searchsorted(last, rows) > 0)]
