@@ -123,9 +123,7 @@ def resumed(rng: Rng) -> Made:
     made = pretraining(rng, 6000)
     half = made.rows // 2 + 137
     log = sheet(made, Loop("bf16"))
-    log.values["time_s"] = np.where(np.arange(made.rows) < half, 1, 0) * 0.0 + (
-        0.4 * (np.arange(made.rows) % half)
-    )
+    log.values["time_s"] = 0.4 * (np.arange(made.rows) % half)
     usual = manifest(made, Loop("bf16"))
     both = (usual.segments[0], replace(usual.segments[0], start_step=half, reason="resume"))
     return run_of(made, Loop("bf16"), log, manifest=replace(usual, segments=both)), HEALTHY
