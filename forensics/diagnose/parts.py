@@ -34,18 +34,21 @@ def missing(signals: Signals, needs: Iterable[str], parts: Iterable[str]) -> str
         if not any(signals.has(name) for name in need.split("|"))
     ]
     lacking += [
-        " or ".join(_name(name) for name in part.split("|"))
+        " or ".join(dict.fromkeys(_name(signals, name) for name in part.split("|")))
         for part in parts
         if not any(_available(signals, name) for name in part.split("|"))
     ]
     return ", ".join(lacking)
 
 
-def _name(part: str) -> str:
+def _name(signals: Signals, part: str) -> str:
+    """The part in words; a statistic is named where the part is there without it."""
     part, _, statistic = part.partition(".")
     if part not in _NAMES:
         return f"{part} column"
-    return f"{statistic} in the {_NAMES[part]}" if statistic else _NAMES[part]
+    if statistic and _available(signals, part):
+        return f"{statistic} in the {_NAMES[part].partition(' (')[0]}"
+    return _NAMES[part]
 
 
 def _available(signals: Signals, part: str) -> bool:
