@@ -28,6 +28,8 @@ RISE = (6.0, 0.05)
 """Least rise in standard deviations of a block, and as a share, that the rules start from."""
 NO_GAIN = (0.012, 1.5, 1000)
 """Share, standard errors and latest first step for a loss that never fell (loss-plateau)."""
+WANDER = 1.25
+"""Times the most that the loss rose before and came back from: it wanders as far by itself."""
 DROP = 0.25
 """Share of what the loss had fallen by that a rise is measured against where the loss is near 0."""
 
@@ -155,7 +157,8 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
     best = path.best
     level = median(path.medians[best - 1 : best + 2])
     size = path.size_of(level)
-    if float(path.medians[-LATEST:].min()) - level <= max(sigmas * path.noise, share * size):
+    least = max(sigmas * path.noise, share * size, WANDER * _climb(path.medians[: best + 1]))
+    if float(path.medians[-LATEST:].min()) - level <= least:
         return _final_rise(signals, path)
     end = median(path.medians[-LATEST:])
     after = path.medians[best:]
@@ -172,6 +175,11 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
         falling=top < len(after) - LATEST and float(path.medians[-1]) < low,
         final=False,
     )
+
+
+def _climb(medians: FloatArray) -> float:
+    """The most that these medians rose above an earlier one: what the loss came back from."""
+    return float(np.max(medians - np.minimum.accumulate(medians)))
 
 
 def _kendall(values: FloatArray) -> float:

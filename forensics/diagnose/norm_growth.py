@@ -140,12 +140,13 @@ def _episode(rows: IntArray, values: FloatArray, grains: FloatArray, a: int, b: 
     returned = bool(len(back))
     top = a + int(np.argmax(grains[a:end]))
     rise = float(grains[top]) - level
-    start, slope = _onset(
-        grains[a : top + 1], level, rise, sigma(np.diff(past)) if len(past) else 0
-    )
+    noise = sigma(np.diff(values[max(0, (a - 40) * GRAIN) : (a + 1) * GRAIN])) / np.sqrt(2)
+    start, slope = _onset(grains[a : top + 1], level, rise, float(noise) / 2)
     tail = values[top * GRAIN : end * GRAIN if returned else len(values)]
     peak = top * GRAIN + int(np.argmax(tail))
     first = min(max(0, round((a + start) * GRAIN)), peak)
+    if len(past) >= 4:  # the first value that is above the noise there
+        first += int(np.argmax(values[first : peak + 1] > level + noise))
     last = rows[min(end * GRAIN, len(rows)) - 1] if returned else rows[-1]
     highest = float(values[peak]) - level
     return Growth(int(rows[first]), int(rows[peak]), int(last), level, highest, slope, returned)
@@ -165,7 +166,7 @@ def _onset(path: FloatArray, level: float, rise: float, noise: float) -> tuple[f
     low, high = last_below(0.2), last_below(0.6)
     slope = 0.4 * rise / max(high - low, 1)
     start = low + 0.5 - (0.2 * rise) / slope
-    quiet = np.flatnonzero(path <= level + 2 * (noise if np.isfinite(noise) else 0.0))
+    quiet = np.flatnonzero(path <= level + 2 * noise)
     floor = int(quiet[-1]) if len(quiet) else 0
     return max(float(start), float(min(floor, low))), slope / GRAIN
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spikes import Spikes, find_spikes
-from forensics.runlog.steps import BoolArray, FloatArray
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 
 class Limits(Protocol):
@@ -153,13 +153,26 @@ def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes
     return find_spikes(level.values, signals.loss_bad | signals.norm_bad, large, z)
 
 
-def level_shifts(spikes: Spikes, level: LossLevel, lasting: float, most: float) -> BoolArray:
-    """Spikes whose end is a new level: without a peak, or so little higher that it does not matter.
+def level_shifts(signals: Signals, spikes: Spikes, lasting: float, most: float) -> BoolArray:
+    """Spikes of the loss whose end is a new level: without a peak, or little higher than before.
 
-    Whether a new level is trouble is for the whole run to tell (loss-divergence).
+    Where the gradient norm spikes in the same steps it is no change of the data. Whether a new
+    level is trouble is for the whole run to tell (loss-divergence).
     """
+    level = loss_level(signals)
     before, after = level.back(spikes.before), level.back(spikes.after)
     rise = after - before
     little = rise < lasting * np.abs(before)
     flat = spikes.is_shift & (rise < most * np.maximum(np.abs(before), MEMORISED * level.start))
+    flat &= ~norm_spiked(signals, spikes.rows[spikes.first])
     return np.asarray(spikes.stays & ~spikes.lost & (flat | little), dtype=bool)
+
+
+def norm_spiked(signals: Signals, rows: IntArray, reach: int = 8) -> BoolArray:
+    """At which rows does a spike of the gradient norm begin, or did up to ``reach`` rows before?"""
+    norms = signals.derived(norm_spikes, *NORM_SPIKE)
+    starts = norms.rows[norms.first]
+    if len(starts) == 0:
+        return np.zeros(len(rows), dtype=bool)
+    at = np.searchsorted(starts, rows + 1, side="right") - 1
+    return np.asarray((at >= 0) & (rows - starts[np.maximum(at, 0)] <= reach), dtype=bool)

@@ -27,8 +27,13 @@ SETTLED = 0.5
 """Share of a spike's height (in log space) at which the run counts as back, or not."""
 FLAT_TOP = 0.65
 """Share of the height that the first 20 values of a level shift keep; a spike falls faster."""
+OVERSHOOT = 0.15
+"""Share of the height that the peak of a level shift may stand above the new level, besides 4
+standard deviations of noise; a spike stands higher."""
 EARLY_FACTOR = 100.0
 """How far one of the first 8 values must exceed all before it: no noise is known there yet."""
+TAIL = 0.45
+"""Share of the height at which a tail is counted: below it Gaussian noise reaches too."""
 CONTEXT = 4000
 """Values before a crowd of spikes that show the tail of the noise."""
 FLOOR = 1e-3
@@ -46,6 +51,7 @@ class Spikes:
     Attributes:
         rows: rows of the table that the detector saw (finite values), shape (F,).
         values: what it saw there, shape (F,).
+        center: the level of the 128 values before each, shape (F,).
         first: index (into ``rows``) of the first value of each spike.
         last: index of its last value.
         peak: index of its highest value.
@@ -59,6 +65,7 @@ class Spikes:
 
     rows: IntArray
     values: FloatArray
+    center: FloatArray
     first: IntArray
     last: IntArray
     peak: IntArray
@@ -74,8 +81,12 @@ class Spikes:
 
     @property
     def stays(self) -> BoolArray:
-        """The level after is still more than half the height up, or nothing finite is left."""
-        return (self.after - self.before > SETTLED * self.height) | self.lost
+        """The level after is still more than half the height up, or nothing finite is left.
+
+        Held against the level of 128 values where that is higher: 8 can be low by chance.
+        """
+        level = np.fmax(self.before, self.center[self.first])
+        return (self.after - level > SETTLED * (self.values[self.peak] - level)) | self.lost
 
     @property
     def is_shift(self) -> BoolArray:
@@ -109,14 +120,13 @@ class Spikes:
     def stand_apart(self, start: int, end: int) -> bool:
         """Do spikes ``start`` … ``end`` tower over the values up to them, or are they a tail?
 
-        In a heavy tail (Student's t with 2 or 3 degrees of freedom) 4 to 8 times as many values
-        reach half the height; apart from real spikes hardly any do. The 4,000 values before the
+        In a heavy tail (Student's t with 2 or 3 degrees of freedom) 5 to 11 times as many values
+        reach 0.45 of the height; apart from real spikes hardly any do. The 4,000 values before the
         spikes count too: by chance alone some 500 values have many spikes and little between.
         """
         inside = slice(max(0, int(self.first[start]) - CONTEXT), int(self.last[end]) + 1)
-        level = float(np.median(self.before[start : end + 1]))
-        half = SETTLED * float(np.min(self.height[start : end + 1]))
-        tall = (self.values[inside] - level > half) & ~self.member[inside]
+        part = TAIL * float(np.min(self.height[start : end + 1]))
+        tall = (self.values[inside] - self.center[inside] > part) & ~self.member[inside]
         return bool(tall.sum() < 0.5 * (end - start + 1))
 
     @cached_property
@@ -151,6 +161,7 @@ def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> S
     return Spikes(
         rows=line.rows,
         values=line.values,
+        center=line.center,
         first=first,
         last=last,
         peak=peak,
@@ -249,7 +260,7 @@ def _aftermath(
     top = np.minimum(first[:, None] + np.arange(20), max(count - 1, 0))
     early = row_medians(line.values[top])
     flat = (early - level > FLAT_TOP * height) & (
-        line.values[peak] - after <= np.maximum((1 - FLAT_TOP) * height, 4 * line.spread[first])
+        line.values[peak] - after <= OVERSHOOT * height + 4 * line.spread[first]
     )
     return after, flat
 

@@ -23,12 +23,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from forensics.diagnose.clipping import clip_of, every_step, quantiles
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_trend import NO_GAIN, RISE, find_rise, never_learned
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
+from forensics.runlog.steps import IntArray
 
 
 @dataclass(frozen=True)
@@ -46,20 +49,19 @@ def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     if len(rows) == 0:
         return
     clip = clip_of(signals)
-    first, last = int(rows[0]), int(rows[-1])
-    inside = clip.seen[first : last + 1]
-    share = float(clip.clipped[first : last + 1].sum() / max(int(inside.sum()), 1))
-    beside = _trouble(signals)
+    share = float(clip.clipped[rows].mean())
+    first, last = signals.step_at(int(rows[0])), signals.step_at(int(rows[-1]))
+    beside = _trouble(signals, rows)
     limit = clip.threshold if clip.constant else None
     yield Finding(
         rule="clipping-every-step",
         severity=Severity.WARNING if beside else Severity.INFO,
         message=(
-            f"{percent(share)} of the steps from {signals.step_at(first):,} to "
-            f"{signals.step_at(last):,} are clipped{_at(signals)}{quantiles(signals)}{beside}"
+            f"{percent(share)} of {len(rows):,} steps between {first:,} and {last:,} are "
+            f"clipped{_at(signals)}{quantiles(signals)}{beside}"
         ),
-        first_step=signals.step_at(first),
-        last_step=signals.step_at(last),
+        first_step=first,
+        last_step=last,
         evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, rows[:12], limit),),
         cause=(
             "Normal in fine-tuning and reinforcement learning. Elsewhere a loss that is summed "
@@ -79,9 +81,14 @@ def _at(signals: Signals) -> str:
     return f" at {number(clip.threshold)}" + ("" if clip.stated else " (read from the norms)")
 
 
-def _trouble(signals: Signals) -> str:
-    """What goes wrong beside it, as a clause; empty where nothing does."""
+def _trouble(signals: Signals, rows: IntArray) -> str:
+    """What goes wrong where every step is clipped, as a clause; empty where nothing does.
+
+    A rise counts where every step was clipped before it too: afterwards it is the rise's doing.
+    """
     rise = signals.derived(find_rise, *RISE)
     if rise is not None and not rise.falling and not rise.sudden and rise.share > 0.25:
-        return f", while the loss rises for good since step {signals.step_at(rise.first):,}"
+        around = np.searchsorted(rows, [rise.first - 300, rise.first, len(signals)])
+        if around[1] - around[0] >= 270 and around[2] - around[1] >= 300:
+            return f", while the loss rises for good since step {signals.step_at(rise.first):,}"
     return ", while the loss never fell" if signals.derived(never_learned, *NO_GAIN) else ""

@@ -25,7 +25,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import median, row_medians, runs_of
+from forensics.diagnose.series import median, row_medians, runs_of, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
 from forensics.runlog.steps import FloatArray, IntArray
@@ -51,6 +51,7 @@ class _Episode:
         first: its first row.
         last: its last row.
         fall: the last row before it with a norm near the early median, or None.
+        sudden: the last decades of the fall took fewer than 10 rows.
         early: early median of the norm.
         level: median of the norm in the stretch.
         lasts: to the end of the log.
@@ -59,6 +60,7 @@ class _Episode:
     first: int
     last: int
     fall: int | None
+    sudden: bool
     early: float
     level: float
     lasts: bool
@@ -85,22 +87,28 @@ def _episodes(signals: Signals, limits: Thresholds) -> list[_Episode]:
     first, last = runs_of(blocks < limit)
     long = last - first + 1 >= limits.blocks
     pairs = zip(first[long][: limits.told], last[long][: limits.told], strict=True)
-    return [_episode(rows, norm, limit, early, int(a) * size, int(b + 1) * size) for a, b in pairs]
+    return [
+        _episode(rows, norm, limit, early, int(a) * size, int(b + 1) * size, size) for a, b in pairs
+    ]
 
 
 def _episode(
-    rows: IntArray, norm: FloatArray, limit: float, early: float, start: int, end: int
+    rows: IntArray, norm: FloatArray, limit: float, early: float, start: int, end: int, size: int
 ) -> _Episode:
     """The exact ends of the stretch that the blocks found."""
-    high = np.flatnonzero(norm[:start] >= limit)
+    high = np.flatnonzero(norm[: start + size + size // 2] >= limit)
     first = int(high[-1]) + 1 if len(high) else 0
     after = np.flatnonzero(norm[end:] >= limit)
     last = end + int(after[0]) - 1 if len(after) else len(norm) - 1
-    usual = np.flatnonzero(norm[:first] >= 0.3 * early)
+    # Norms settle after the first steps; what was usual just before is the later level.
+    before = median(norm[: first or 1])
+    usual = np.flatnonzero(norm[:first] >= 0.3 * np.fmin(early, before))
+    above = np.flatnonzero(norm[:first] >= 100 * limit)
     return _Episode(
         first=int(rows[first]),
         last=int(rows[last]),
         fall=int(rows[usual[-1]]) if len(usual) else None,
+        sudden=len(above) > 0 and first - int(above[-1]) < 10,
         early=early,
         level=median(norm[first : last + 1]),
         lasts=len(after) == 0,
@@ -114,16 +122,21 @@ def _loss_near(signals: Signals, row: int, before: int, after: int) -> float:
 def _is_fit(signals: Signals, episode: _Episode) -> bool:
     """Did the loss fall as far as the norm, or while the norm fell?"""
     start = _loss_near(signals, 0, 0, 20)
-    inside = median(signals.loss[episode.first : episode.last + 1])
+    losses = signals.loss[episode.first : episode.last + 1]
+    inside = median(losses)
     if not (np.isfinite(start) and np.isfinite(inside)):
         return False
-    if abs(inside) <= 10 * abs(start) * episode.level / max(episode.early, 1e-300):
+    if episode.first == 0:  # the norm never fell: then only a falling loss shows that it learns
+        return bool(abs(_loss_near(signals, episode.last, 20, 1)) < 0.8 * abs(start))
+    if abs(inside) <= min(0.5, 10 * episode.level / max(episode.early, 1e-300)) * abs(start):
         return True
-    if episode.fall is None or episode.first - episode.fall < 10:
+    if episode.fall is None or episode.sudden:
         return False
     at_fall = _loss_near(signals, episode.fall, 10, 10)
-    fell = _loss_near(signals, 0, 0, 10) - inside if episode.fall < 20 else at_fall - inside
-    return bool(fell > 0.01 * abs(at_fall) and inside < 0.8 * start)
+    noise = float(np.nan_to_num(sigma(np.diff(losses[:100]))))
+    exact = noise < 1e-6 * abs(at_fall)  # without noise (a full batch) any fall shows learning
+    least = 0.0 if exact else max(0.05 * abs(at_fall), 2 * noise)
+    return bool(at_fall - inside > least and inside < 0.8 * start)
 
 
 def _is_censored(signals: Signals, episode: _Episode) -> bool:
@@ -187,7 +200,7 @@ def _cause(signals: Signals, episode: _Episode) -> str:
             f"Gradients shrink on their way through the layers: saturated sigmoids or tanh, or an "
             f"initialisation that is too narrow.{half}"
         )
-    if episode.fall is not None and episode.first - episode.fall < 10:
+    if episode.sudden:
         return (
             f"It happened at once: units saturated or died in one large update, or the graph was "
             f"cut there.{half}"

@@ -33,7 +33,6 @@ from forensics.diagnose.spike_groups import (
     NORM_SPIKE,
     SHIFT,
     level_shifts,
-    loss_level,
     loss_spikes,
     norm_spikes,
 )
@@ -90,7 +89,7 @@ def _troubles(signals: Signals) -> list[tuple[int, str]]:
         signals.derived(loss_spikes, *LOSS_SPIKE),
         signals.derived(norm_spikes, *NORM_SPIKE),
     )
-    lasting = losses.stays & ~level_shifts(losses, loss_level(signals), *SHIFT)
+    lasting = losses.stays & ~level_shifts(signals, losses, *SHIFT)
     for spikes, stays, name in ((losses, lasting, "loss"), (norms, norms.stays, "gradient norm")):
         first = spikes.rows[spikes.first[stays]]
         if len(first):

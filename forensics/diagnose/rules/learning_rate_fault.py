@@ -198,7 +198,8 @@ def _jumped(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
     told = 0
     for i in jumps[jumps >= limits.settled].tolist():
         settled = bool((np.diff(rate[i - limits.settled : i]) <= 1e-6 * rate[i - 1]).all())
-        if not settled or rows[i] <= warm or told == limits.told:
+        stays = i + 1 < len(rate) and rate[i + 1] >= 0.5 * rate[i]  # one row is a bad cell
+        if not settled or not stays or rows[i] <= warm or told == limits.told:
             continue
         told += 1
         yield _jump_finding(signals, rows, i, float(rate[i] / highest[i - 1]), limits)

@@ -32,6 +32,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
 from forensics.diagnose.series import median, theil_sen
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.spike_groups import norm_spiked
 from forensics.diagnose.wording import factor, number, percent, power_of_two
 
 
@@ -54,6 +55,7 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
     path = course(signals)
     if rise.final or rise.share > thresholds.large:
         shift = rise.sudden and rise.share < thresholds.level and _learns_on(path, rise)
+        shift = shift and not norm_spiked(signals, np.array([rise.first]))[0]
         severity = Severity.INFO if shift else Severity.ERROR
     else:
         shift = rise.sudden

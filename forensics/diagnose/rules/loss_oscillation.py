@@ -132,8 +132,9 @@ def _detrended(blocks: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _falls(blocks: FloatArray, share: float, swing: float) -> bool:
     """Is the loss lower in the second half of the stretch, by the share or by a swing?"""
     flat = blocks.ravel()
-    half = len(flat) // 2
-    before, after = float(np.median(flat[:half])), float(np.median(flat[half:]))
+    pairs = (flat[:-1] + flat[1:]) / 2  # in the middle of the swings
+    half = len(pairs) // 2
+    before, after = float(np.median(pairs[:half])), float(np.median(pairs[half:]))
     return bool(before - after > max(share * abs(before), 3 * swing / np.sqrt(half)))
 
 

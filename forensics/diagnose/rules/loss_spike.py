@@ -79,7 +79,7 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode; the quiet ones beyond a dozen are told as one."""
     spikes = signals.derived(loss_spikes, thresholds.z, thresholds.share, thresholds.rise)
     level = loss_level(signals)
-    shifts = level_shifts(spikes, level, thresholds.lasting, thresholds.level)
+    shifts = level_shifts(signals, spikes, thresholds.lasting, thresholds.level)
 
     def is_serious(group: SpikeGroup) -> bool:
         return _is_serious(spikes, level, shifts, group, thresholds)
