@@ -86,28 +86,29 @@ def at_floor(rng: Rng) -> Made:
     )
 
 
-def _swings(name: str, rows: int, every: int, depth: int) -> None:
+def _swings(name: str, rows: int, every: int, interval: int, depth: float) -> None:
     @FAULTY_CASES.add(f"oscillation-{name}")
     def make(rng: Rng) -> Made:
-        """Every so often a burst of overflows takes the scale down by octaves, and it climbs."""
+        """Every so often a stretch of hard batches takes the scale down by octaves; it climbs."""
         made = sixteen(rng, rows)
         made.limit[:] = 17.5 + 0.2 * rng.standard_normal(rows)
         starts = np.arange(made.at(0.05, 0.15), rows - 50, every)
-        starts = starts + rng.integers(0, every // 3, len(starts))
+        starts = starts + rng.integers(0, every // 10, len(starts))
         for start in starts:
-            made.inf_grad[start : start + depth] = True
-        loop = Loop("fp16", torch_policy(interval=max(20, every // (2 * depth))))
+            made.limit[start : start + 25] -= depth
+        loop = Loop("fp16", torch_policy(interval=interval))
         return run_of(made, loop, form=any_form(made)), fault(
             "loss-scale-oscillation",
             int(starts[0]),
             slack=onset_slack(rows),
+            upto=int(starts[1]),
             may=SWINGS | {"nonfinite-gradient"},
         )
 
 
-_swings("deep", 12_000, 1500, 8)
-_swings("mild", 20_000, 2500, 5)
-_swings("often", 6000, 400, 6)
+_swings("of-a-thousand", 60_000, 4300, 1000, 6.5)
+_swings("long", 200_000, 4500, 1000, 9.0)
+_swings("often", 20_000, 1300, 200, 7.5)
 
 
 @FAULTY_CASES.add("overflows-far-too-often")
