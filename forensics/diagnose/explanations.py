@@ -117,6 +117,23 @@ def still_bad_at_scale_one(signals: Signals, root: Finding, consequence: Finding
     return bool((signals.norm_bad[rows] & (signals.scale[rows] <= 1.0)).any())
 
 
+def most_octaves_fell_after(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """More than half of the scale's fall came after the root: the halvings before were routine."""
+    rows = _rows(signals, consequence)
+    fell = signals.scale_log2[rows]
+    after = signals.scale_log2[max(rows.start, _rows(signals, root).start) : rows.stop]
+    fell, after = fell[np.isfinite(fell)], after[np.isfinite(after)]
+    if len(after) == 0 or root.first_step > consequence.last_step:
+        return False
+    return bool(after[0] - after.min() > (fell[0] - fell.min()) / 2)
+
+
+def skips_are_not_logged(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The log does not say whether the step was taken; what follows says that it was."""
+    del root, consequence
+    return not signals.has("skipped")
+
+
 def is_poisonous(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """The scale is so small that 1/scale is Inf, while the gradients themselves are finite."""
     del root
@@ -294,6 +311,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_DAMAGE, *_SKIPS, "poisoned-state", "nonfinite-validation", "loss-scale-policy-broken"),
         within(1, 1 << 62),
         "every step of a non-finite loss is lost",
+    ),
+    Explanation(
+        ("nonfinite-loss",),
+        ("loss-scale-collapse",),
+        most_octaves_fell_after,
+        "every step of a non-finite loss is skipped, and every skip halves the scale",
+    ),
+    Explanation(
+        ("nonfinite-gradient",),
+        ("nonfinite-loss", "dead-run", "nonfinite-validation"),
+        both(skips_are_not_logged, within(1, 2)),
+        "the gradient went into the weights",
     ),
     Explanation(
         ("nonfinite-gradient",),
