@@ -10,7 +10,12 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from forensics.diagnose.bad_parameters import bad_cells, culprit_of, unexplained_snapshots
+from forensics.diagnose.bad_parameters import (
+    bad_cells,
+    culprit_of,
+    steps_with_bad,
+    unexplained_snapshots,
+)
 from forensics.diagnose.param_facts import (
     BadState,
     FirstBad,
@@ -151,12 +156,8 @@ def _choose(names: tuple[str, ...], pattern: str) -> IntArray:
 
 def _first_bad(signals: Signals, data: _Data) -> FirstBad | None:
     """The first bad parameter of the first snapshot that no loss scaler explains."""
-    steps = []
-    for statistic in ("value_nonfinite", "grad_nonfinite"):
-        matrix = signals.param_matrix(statistic)
-        if matrix is not None:
-            bad = bad_cells(matrix).any(axis=1) & unexplained_snapshots(signals, matrix)
-            steps += [int(step) for step in matrix.steps[bad][:1]]
+    found = [steps_with_bad(signals, name)[:1] for name in ("value_nonfinite", "grad_nonfinite")]
+    steps = [int(step) for step in np.concatenate(found)]
     if not steps:
         return None
     culprit = culprit_of(signals, min(steps))

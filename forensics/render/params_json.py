@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+import forensics
 from forensics.diagnose.param_facts import ParamSeries, ParamStory, Standing
 from forensics.render.json_values import json_value
 
@@ -13,7 +14,7 @@ FORMAT_VERSION = 1
 """Raised when a field changes its meaning or goes away; new ones may come at any time."""
 
 
-def render_params_json(story: ParamStory, *, version: str) -> str:
+def render_params_json(story: ParamStory) -> str:
     """One JSON object; what was not taken is null, a NaN or Inf that was is a text."""
     fields = json_value(story)
     fields["usual_growth"] = _known(story.usual_growth)
@@ -24,7 +25,7 @@ def render_params_json(story: ParamStory, *, version: str) -> str:
     whole = {
         "format_version": FORMAT_VERSION,
         "tool": "forensics",
-        "version": version,
+        "version": forensics.__version__,
         "params": fields,
     }
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import forensics
 from forensics.diagnose.param_facts import (
     BadState,
     FirstBad,
@@ -144,16 +145,17 @@ def test_ascii_only_is_ascii() -> None:
 
 def test_json_is_strict_and_tells_unknown_from_nonfinite() -> None:
     rows = (standing("a", NAN, nonfinite=7, growth=NAN), standing("b", NAN, update_ratio=NAN))
-    text = render_params_json(story(top=rows), version="1.2")
+    text = render_params_json(story(top=rows))
     data = json.loads(text, parse_constant=pytest.fail)
-    assert (data["format_version"], data["tool"], data["version"]) == (1, "forensics", "1.2")
+    assert (data["format_version"], data["tool"]) == (1, "forensics")
+    assert data["version"] == forensics.__version__
     told = data["params"]
     assert told["top"][0]["grad_l2"] == "NaN"
     assert told["top"][0]["growth"] is None
     assert told["top"][1]["grad_l2"] is None
     assert told["first_bad"]["finite_before"] == "head.weight"
     assert told["series"][0]["grad_l2"] == [1.0, None]
-    assert render_params_json(story(path=EVIL), version="1").isascii()
+    assert render_params_json(story(path=EVIL)).isascii()
 
 
 def test_markdown_escapes_what_a_log_may_hold() -> None:

@@ -1,0 +1,40 @@
+"""``--format`` and ``--out`` of the verbs that print one document, and where it goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from forensics.cli.streams import write_stdout
+from forensics.render.output import FORMATS, Look, look_of, write_file
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_options(command: F) -> F:
+    """Add ``--format`` (as ``form``) and ``--out``."""
+    add_out = click.option(
+        "--out", type=click.Path(path_type=Path), help="Write here; whole or not at all."
+    )
+    add_format = click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMATS),
+        help="Default: what --out ends in (.json, .md), else text.",
+    )
+    return add_format(add_out(command))
+
+
+def put(text: str, out: Path | None) -> None:
+    """Write the document to its file, or to standard output."""
+    write_file(text, out) if out else write_stdout(text)
+
+
+def look(out: Path | None) -> dict[str, Any]:
+    """Width, colour and signs of text: the terminal's, or plain in a file."""
+    return asdict(look_of(sys.stdout) if out is None else Look())

@@ -1,0 +1,148 @@
+"""Two runs side by side as text: the same or not, where they part, what else differs."""
+
+from __future__ import annotations
+
+import math
+
+from forensics.diagnose.comparison import ColumnComparison, Comparison, Likeness
+from forensics.diagnose.run_changes import Change
+from forensics.diagnose.wording import number, percent, steps
+from forensics.render.ansi import BOLD
+from forensics.render.page import MARGIN, Page
+from forensics.render.table import TextRow, put_table
+
+MOST_DIFFERENCES = 24
+"""Differences of config, code and machine that are shown; JSON has them all."""
+_CODES = {
+    Likeness.IDENTICAL: "1;32",
+    Likeness.WITHIN_TOLERANCE: "1;32",
+    Likeness.DIFFERENT: "1;31",
+}
+ANSWERS = {
+    Likeness.IDENTICAL: "same",
+    Likeness.WITHIN_TOLERANCE: "same within the tolerance",
+    Likeness.DIFFERENT: "different",
+}
+
+
+def render_compare_text(
+    comparison: Comparison, *, width: int = 80, colour: bool = False, ascii_only: bool = False
+) -> str:
+    """The whole comparison; its texts may be anything, they are made safe here."""
+    page = Page(width, colour=colour, ascii_only=ascii_only)
+    page.paragraph(f"A  {comparison.path_a}", hang=3, code=BOLD)
+    page.paragraph(f"B  {comparison.path_b}", hang=3, code=BOLD)
+    page.paragraph(extent(comparison), indent=3)
+    page.blank()
+    code = _CODES[comparison.likeness]
+    page.labelled("ANSWER", answer(comparison), first_word_code=code)
+    _columns(page, comparison)
+    _changes(page, comparison)
+    _differences(page, comparison)
+    return page.text()
+
+
+def answer(comparison: Comparison) -> str:
+    """The answer and its reason in one sentence."""
+    return f"{ANSWERS[comparison.likeness]}: {comparison.reason}."
+
+
+def extent(comparison: Comparison) -> str:
+    """Which steps are compared, and what one of the two has beyond them."""
+    first, last = comparison.first_step, comparison.last_step
+    parts = [f"{steps(comparison.common)} in common, {first:,} to {last:,}"]
+    for name, inside, after, bad in (
+        ("A", comparison.only_a, comparison.longer_a, comparison.bad_a),
+        ("B", comparison.only_b, comparison.longer_b, comparison.bad_b),
+    ):
+        if inside:
+            parts.append(f"{inside:,} in {name} only")
+        if after:
+            parts.append(f"{name} goes on for {after:,} more")
+        if bad is not None:
+            parts.append(f"{name} goes non-finite at {bad:,}")
+    return " · ".join(parts)
+
+
+def titles(comparison: Comparison) -> tuple[str, ...]:
+    """Titles of what ``cells`` tells."""
+    beyond = (f"beyond {number(comparison.rtol)}",) if comparison.rtol else ()
+    return ("bits", *beyond, "1 %", "largest")
+
+
+def cells(column: ColumnComparison, comparison: Comparison) -> tuple[str, ...]:
+    """First step that differs, beyond the tolerance (if any), by 1 %; the largest difference."""
+    beyond = (column.beyond,) if comparison.rtol else ()
+    places = (column.first, *beyond, column.noticeable)
+    told = ["–" if step is None else f"{step:,}" for step in places]
+    return (*told, _largest(column.largest))
+
+
+def _largest(relative: float) -> str:
+    if relative == 0:
+        return "–"
+    return "no number" if math.isinf(relative) else number(relative, 2)
+
+
+def _columns(page: Page, comparison: Comparison) -> None:
+    """Where each column parts; those that never do are named in one line."""
+    parted = [column for column in comparison.columns if column.first is not None]
+    same = [column.name for column in comparison.columns if column.first is None]
+    page.blank()
+    if parted:
+        rows = [TextRow((column.name, *cells(column, comparison))) for column in parted]
+        put_table(page, ("PARTS AT STEP", *titles(comparison)), rows)
+        for column in parted:
+            if column.first == min(c.first for c in parted if c.first is not None):
+                values = f"A {column.a}   B {column.b}"
+                page.paragraph(f"{column.name} at {column.first:,}: {values}", indent=2, hang=4)
+    if same:
+        page.labelled("SAME", ", ".join(same))
+    if comparison.one_sided:
+        page.labelled("ONE ONLY", ", ".join(comparison.one_sided))
+
+
+def _changes(page: Page, comparison: Comparison) -> None:
+    """Loss, norm and rates as a whole."""
+    if not comparison.changes:
+        return
+    page.blank()
+    header = ("AS A WHOLE", "A", "B", "B against A", "by chance")
+    put_table(page, header, [TextRow((*change_cells(change),)) for change in comparison.changes])
+    page.labelled("", summary(comparison))
+
+
+def change_cells(change: Change) -> tuple[str, ...]:
+    """Name, both values, the difference and what chance makes of it."""
+    if change.name.endswith("rate"):
+        both = percent(change.a), percent(change.b)
+        points = f"{100 * change.difference:+.2g} points", f"±{100 * change.noise:.2g}"
+        return (change.name, *both, *points)
+    relative = f"{100 * change.difference:+.2g} %", f"±{100 * change.noise:.2g}"
+    return (change.name, number(change.a), number(change.b), *relative)
+
+
+def summary(comparison: Comparison) -> str:
+    """Which of them changed, in a sentence."""
+    changed = [change.name for change in comparison.changes if change.changed]
+    if not changed:
+        return "Nothing of this is more than another seed would make of it."
+    rest = [change.name for change in comparison.changes if not change.changed]
+    unchanged = f"; {', '.join(rest)} did not" if rest else ""
+    return f"Changed by more than chance: {', '.join(changed)}{unchanged}."
+
+
+def _differences(page: Page, comparison: Comparison) -> None:
+    """Config, code, data and machine, a line each."""
+    if not comparison.differences:
+        return
+    page.blank()
+    group = ""
+    for difference in comparison.differences[:MOST_DIFFERENCES]:
+        label = difference.group.upper() if difference.group != group else ""
+        group = difference.group
+        a, b = difference.a or "not there", difference.b or "not there"
+        page.labelled(label[: MARGIN - 1], f"{difference.key}: A {a}   B {b}")
+    more = len(comparison.differences) - MOST_DIFFERENCES
+    if more > 0:
+        page.labelled("", f"… and {more} more differences (--format json has them all)")
