@@ -170,15 +170,19 @@ def frozen_on_loss(rng: Rng) -> Made:
 
 @FAULTY_CASES.add("policy-halved-without-skip")
 def halved_without_skip(rng: Rng) -> Made:
-    """Overflows are taken: the scale is halved as if the step had been skipped."""
+    """Half-way something else begins to lower the scale: it falls, and no step was skipped."""
     made = sixteen(rng, 8000)
     made.limit[:] = 16.6 + 0.2 * rng.standard_normal(made.rows)
-    log = sheet(made, Loop("fp16", torch_policy(interval=700)))
+    loop = Loop("fp16", torch_policy(interval=700))
+    log = sheet(made, loop)
     hits = np.flatnonzero(log.values["skipped"])
-    log.values["skipped"] = np.zeros(made.rows, dtype=bool)
-    log.values["skip_reason"] = [""] * made.rows
+    hits = hits[hits > 3000]
+    log.values["skipped"][hits] = False
+    log.values["skip_reason"] = np.where(log.values["skipped"], "nonfinite_grad", "")
     log.values["grad_l2_pre_clip"][hits] = 0.5
-    return run_of(made, Loop("fp16", torch_policy(interval=700)), log, form="canonical"), fault(
+    log.values["grad_l2_post_clip"][hits] = 0.5
+    log.written["grad_l2_post_clip"] = ~log.values["skipped"]
+    return run_of(made, loop, log, form="canonical"), fault(
         "loss-scale-policy-broken", int(hits[0])
     )
 
