@@ -128,6 +128,20 @@ def most_octaves_fell_after(signals: Signals, root: Finding, consequence: Findin
     return bool(after[0] - after.min() > (fell[0] - fell.min()) / 2)
 
 
+def most_of_it_came_after(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The root starts within the first half of the consequence."""
+    del signals
+    middle = (consequence.first_step + consequence.last_step) / 2
+    return consequence.first_step <= root.first_step <= middle
+
+
+def the_gradient_came_first(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The loss of the root's first step was still finite."""
+    del consequence
+    row = _rows(signals, root).start
+    return not signals.loss_bad[row : row + 1].any()
+
+
 def skips_are_not_logged(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """The log does not say whether the step was taken; what follows says that it was."""
     del root, consequence
@@ -295,6 +309,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "the run did not come back from the spike",
     ),
     Explanation(
+        ("nonfinite-gradient",),
+        ("nonfinite-loss", "dead-run", "nonfinite-validation"),
+        both(skips_are_not_logged, within(0, 2), the_gradient_came_first),
+        "the gradient went into the weights",
+    ),
+    Explanation(
         ("nonfinite-loss",),
         ("nonfinite-step-applied", "nonfinite-gradient", "clip-contamination"),
         from_then_on,
@@ -319,10 +339,10 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "every step of a non-finite loss is skipped, and every skip halves the scale",
     ),
     Explanation(
-        ("nonfinite-gradient",),
-        ("nonfinite-loss", "dead-run", "nonfinite-validation"),
-        both(skips_are_not_logged, within(1, 2)),
-        "the gradient went into the weights",
+        ("nonfinite-loss",),
+        ("high-skip-rate", "dead-run"),
+        most_of_it_came_after,
+        "every step of a non-finite loss is skipped",
     ),
     Explanation(
         ("nonfinite-gradient",),
