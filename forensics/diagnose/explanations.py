@@ -7,16 +7,33 @@ every line is independent of the others, so one can be read, doubted or added al
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.conditions import (
+    When,
+    about_evaluation,
+    about_training,
+    at_all,
+    at_or_after_spike,
+    both,
+    during,
+    from_then_on,
+    in_fp16,
+    is_poisonous,
+    is_serious,
+    loss_stays_finite,
+    most_octaves_fell_after,
+    most_of_it_came_after,
+    not_before_the_loss,
+    same_module,
+    skips_are_not_logged,
+    still_bad_at_scale_one,
+    the_gradient_came_first,
+    weight_itself_is_bad,
+    within,
+)
+from forensics.diagnose.finding import Finding
 from forensics.diagnose.signals import Signals
-
-When = Callable[[Signals, Finding, Finding], bool]
-"""``(signals, root, consequence) → does the root explain the consequence?``"""
 
 NEVER_ROOTS = frozenset(
     {
@@ -34,9 +51,6 @@ NEVER_ROOTS = frozenset(
 LR_REACH = 100
 """Steps after a learning-rate fault in which trouble is its consequence; a wrong rate that does
 nothing for 100 updates is not what broke the run."""
-POISON_LOG2 = -128.0
-"""At a loss scale of 2^-128 its reciprocal is Inf in fp32 and GradScaler itself writes NaN."""
-
 _SKIPS = ("high-skip-rate", "dead-run", "loss-scale-collapse", "loss-scale-oscillation")
 _NONFINITE = ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter", "norm-overflow")
 _DAMAGE = (*_NONFINITE, "nonfinite-step-applied", "dead-run", "masked-nonfinite")
@@ -53,150 +67,6 @@ class Explanation:
     consequences: tuple[str, ...]
     when: When
     because: str
-
-
-def within(before: int, after: int) -> When:
-    """The consequence starts at most ``before`` steps before the root and ``after`` after it."""
-
-    def condition(_: Signals, root: Finding, consequence: Finding) -> bool:
-        return -before <= consequence.first_step - root.first_step <= after
-
-    return condition
-
-
-def during(slack: int = 0) -> When:
-    """The consequence starts in the root's episode, or up to ``slack`` steps after its end."""
-
-    def condition(_: Signals, root: Finding, consequence: Finding) -> bool:
-        return root.first_step <= consequence.first_step <= root.last_step + slack
-
-    return condition
-
-
-def from_then_on(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The consequence does not start before the root."""
-    del signals
-    return consequence.first_step >= root.first_step
-
-
-def at_all(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The two concern the same run; order says nothing (a slow fault is noticed late)."""
-    del signals, root, consequence
-    return True
-
-
-def both(*conditions: When) -> When:
-    """All of the conditions hold."""
-    return lambda signals, root, consequence: all(
-        condition(signals, root, consequence) for condition in conditions
-    )
-
-
-def in_fp16(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The run computes in fp16, where finite growth ends at 65,504."""
-    del root, consequence
-    return signals.precision == "fp16"
-
-
-def is_serious(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The root is more than an observation."""
-    del signals, consequence
-    return root.severity >= Severity.WARNING
-
-
-def loss_stays_finite(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """No loss is non-finite from the root's start to its end."""
-    del consequence
-    return not signals.loss_bad[_rows(signals, root)].any()
-
-
-def still_bad_at_scale_one(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """Gradients are non-finite even where the loss scale is 1 or less: scaling is not to blame."""
-    del consequence
-    rows = _rows(signals, root)
-    return bool((signals.norm_bad[rows] & (signals.scale[rows] <= 1.0)).any())
-
-
-def most_octaves_fell_after(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """More than half of the scale's fall came after the root: the halvings before were routine."""
-    rows = _rows(signals, consequence)
-    fell = signals.scale_log2[rows]
-    after = signals.scale_log2[max(rows.start, _rows(signals, root).start) : rows.stop]
-    fell, after = fell[np.isfinite(fell)], after[np.isfinite(after)]
-    if len(after) == 0 or root.first_step > consequence.last_step:
-        return False
-    return bool(after[0] - after.min() > (fell[0] - fell.min()) / 2)
-
-
-def most_of_it_came_after(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The root starts within the first half of the consequence."""
-    del signals
-    middle = (consequence.first_step + consequence.last_step) / 2
-    return consequence.first_step <= root.first_step <= middle
-
-
-def the_gradient_came_first(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The loss of the root's first step was still finite."""
-    del consequence
-    row = _rows(signals, root).start
-    return not signals.loss_bad[row : row + 1].any()
-
-
-def skips_are_not_logged(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The log does not say whether the step was taken; what follows says that it was."""
-    del root, consequence
-    return not signals.has("skipped")
-
-
-def is_poisonous(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The scale is so small that 1/scale is Inf, while the gradients themselves are finite."""
-    del root
-    row = int(np.searchsorted(signals.step, consequence.first_step))
-    before = slice(max(0, row - 2), row + 1)
-    poisonous = signals.scale_log2[before] <= POISON_LOG2
-    return bool((poisonous | (signals.scale[before] == 0)).any())
-
-
-def at_or_after_spike(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """One to eight steps later: the time Adam's second moment takes to show a spike in the loss."""
-    del signals
-    return 1 <= consequence.first_step - root.first_step <= 8
-
-
-def not_before_the_loss(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The root leads by five steps or more."""
-    del signals
-    return consequence.first_step - root.first_step >= 5
-
-
-def about_evaluation(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The poisoned state is used in evaluation only (EMA, BatchNorm statistics)."""
-    del signals, consequence
-    return any(word in root.subject.lower() for word in ("ema", "running_", "buffer"))
-
-
-def about_training(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The poisoned state takes part in the update (optimizer moments)."""
-    return not about_evaluation(signals, root, consequence)
-
-
-def weight_itself_is_bad(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """The parameter's value is non-finite, not merely the gradient that a bad loss sent it."""
-    del signals, consequence
-    return any(evidence.signal.startswith("value_nonfinite") for evidence in root.evidence)
-
-
-def same_module(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """One subject lies within the other, or one of the two is not known."""
-    del signals
-    a, b = root.subject, consequence.subject
-    return not a or not b or a.startswith(b) or b.startswith(a)
-
-
-def _rows(signals: Signals, finding: Finding) -> slice:
-    """The table's rows of a finding's episode."""
-    first, last = np.searchsorted(signals.step, [finding.first_step, finding.last_step])
-    return slice(int(first), int(last) + 1)
 
 
 EXPLANATIONS: tuple[Explanation, ...] = (
