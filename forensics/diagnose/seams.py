@@ -68,7 +68,7 @@ def stride(step: IntArray) -> int:
 
 
 def find_seams(signals: Signals) -> list[Seam]:
-    """All seams in order of row: resumes, clocks set back, repeated steps and holes."""
+    """All seams in order of row: resumes, clocks set back, steps done again, and holes."""
     rows = len(signals)
     known = {row for row in _stated(signals) | _clock_resets(signals) if 0 < row < rows}
     missing = dict(_holes(signals.step))
@@ -106,12 +106,12 @@ def _holes(step: IntArray) -> list[tuple[int, int]]:
 
 
 def _overlaps(signals: Signals) -> dict[int, int]:
-    """Rows at which the file goes back to a step it had already passed, by the reader's word."""
+    """Rows at which the file goes back to an earlier step, and how many rows that replaces."""
     found: dict[int, int] = {}
-    for repair in signals.table.repairs:
-        if repair.kind == "repeated-steps" and repair.step is not None:
-            row = int(np.searchsorted(signals.step, repair.step))
-            found[row] = found.get(row, 0) + repair.count
+    for table in signals.table.earlier:
+        if len(table) and len(signals) and table.step[0] > signals.step[0]:
+            row = int(np.searchsorted(signals.step, table.step[0]))
+            found[row] = found.get(row, 0) + len(table)
     return found
 
 

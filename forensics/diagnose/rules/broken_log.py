@@ -14,7 +14,8 @@ Evidence
 
 Silent when
     The format alone is unusual and nothing was lost (line ends, byte-order mark, separators,
-    another spelling of NaN). A torn last line is an info: that is how a killed run ends.
+    another spelling of NaN). A torn last line is an info: that is how a killed run ends; so are
+    one or two odd cells or lines.
 """
 
 from __future__ import annotations
@@ -30,15 +31,14 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
 from forensics.runlog.steps import Repair
 
-SEVERITIES = {
-    "torn-last-line": Severity.INFO,
-    "repeated-header": Severity.INFO,
-    "unordered-steps": Severity.INFO,
-    "nul-bytes": Severity.WARNING,
-    "glued-rows": Severity.WARNING,
-}
-"""By kind of repair; of the others those that lost something are a warning."""
-ELSEWHERE = frozenset({"repeated-steps", "second-run"})
+DAMAGE = frozenset({"nul-bytes", "glued-rows", "torn-rows", "broken-manifest", "broken-part"})
+"""Kinds that are damage however few they are."""
+HABITS = frozenset(
+    {"torn-last-line", "doubtful-last-cell", "torn-gzip", "torn-snapshots", "short-rows"}
+    | {"bad-encoding", "unordered-steps", "repeated-header"}
+)
+"""Kinds that a killed run or its logger leaves behind now and then, at next to no cost."""
+ELSEWHERE = frozenset({"repeated-steps", "abandoned-steps", "second-run"})
 """Kinds that resume-seam tells."""
 _ADVICE = {
     "torn-last-line": (
@@ -70,8 +70,9 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Thresholds:
-    """When a column that stands still is noted."""
+    """How much must be lost, and when a column that stands still is noted."""
 
+    lost: int = threshold(3, "rows or cells; one or two odd ones hide nothing")
     constant_rows: int = threshold(50, "rows; shorter logs can repeat a rounded value")
 
 
@@ -82,19 +83,21 @@ def broken_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
         return
     kinds: dict[str, list[Repair]] = {}
     for repair in signals.run.repairs:
-        if repair.kind not in ELSEWHERE and _severity(repair) is not None:
+        if repair.kind not in ELSEWHERE and (repair.lossy or repair.kind in DAMAGE | HABITS):
             kinds.setdefault(repair.kind, []).append(repair)
     for kind, repairs in kinds.items():
-        yield _finding(signals, kind, repairs)
+        yield _finding(signals, kind, repairs, thresholds)
     for name in ("loss", "grad_l2_pre_clip"):
         yield from _constant(signals, name, thresholds)
 
 
-def _severity(repair: Repair) -> Severity | None:
-    return SEVERITIES.get(repair.kind, Severity.WARNING if repair.lossy else None)
+def _severity(kind: str, repairs: list[Repair], thresholds: Thresholds) -> Severity:
+    count = sum(repair.count for repair in repairs)
+    lost = kind not in HABITS and count >= thresholds.lost
+    return Severity.WARNING if kind in DAMAGE or lost else Severity.INFO
 
 
-def _finding(signals: Signals, kind: str, repairs: list[Repair]) -> Finding:
+def _finding(signals: Signals, kind: str, repairs: list[Repair], thresholds: Thresholds) -> Finding:
     first, last = _extent(signals, kind, repairs)
     cause, remedy = _ADVICE.get(
         kind, ("A part of the run was cut or overwritten.", "Compare with a copy of the run.")
@@ -104,7 +107,7 @@ def _finding(signals: Signals, kind: str, repairs: list[Repair]) -> Finding:
     at = f" (line {lines[0]:,})" if lines and f"line {lines[0]}" not in repairs[0].message else ""
     return Finding(
         rule="broken-log",
-        severity=max(_severity(repair) or Severity.INFO for repair in repairs),
+        severity=_severity(kind, repairs, thresholds),
         message=f"{repairs[0].message}{at}" + (f", and {more} more of this kind" if more else ""),
         first_step=first,
         last_step=last,

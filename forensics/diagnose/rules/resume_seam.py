@@ -126,12 +126,11 @@ def _remedy(seam: Seam, broken: list[Break], before: int) -> str:
 
 def _restarted_counter(signals: Signals) -> Iterator[Finding]:
     """The step counter began again in the same file; the rows before are another table."""
-    earlier = [table for table in signals.table.earlier if len(table)]
-    restarts = [r for r in signals.table.repairs if r.kind == "second-run"]
-    if not restarts:
-        return
-    goes_on = bool(earlier) and _goes_on(earlier[-1], signals)
     first = signals.step_at(0)
+    earlier = [t for t in signals.table.earlier if len(t) and t.step[0] <= first]
+    if not earlier:
+        return
+    goes_on = _goes_on(earlier[-1], signals)
     yield Finding(
         rule="resume-seam",
         severity=Severity.WARNING if goes_on else Severity.INFO,

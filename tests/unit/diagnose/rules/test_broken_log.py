@@ -35,9 +35,11 @@ def test_fires_as_warning_on_damage(kind: str) -> None:
     assert finding.first_step == 40
 
 
-def test_fires_as_warning_on_anything_that_lost_a_value() -> None:
+def test_fires_as_warning_on_anything_that_lost_more_than_a_value_or_two() -> None:
     repairs = [Repair("unparsable-cells", f"cell {i}", step=i, lossy=True) for i in (7, 30)]
     (finding,) = judge(*repairs)
+    assert finding.severity is Severity.INFO  # two odd cells hide nothing
+    (finding,) = judge(repairs[0], Repair("unparsable-cells", "x", step=30, lossy=True, count=2))
     assert finding.severity is Severity.WARNING
     assert (finding.first_step, finding.last_step) == (7, 30)
     assert "1 more" in finding.message

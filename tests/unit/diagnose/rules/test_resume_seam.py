@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rules.resume_seam import resume_seam
 from forensics.runlog.manifest import Manifest, Segment
-from forensics.runlog.steps import Repair, StepTable
+from forensics.runlog.steps import StepTable
 from tests.unit.diagnose.snapshot_runs import found, signals_of
 
 ROWS, SEAM = 1000, 600
@@ -94,8 +94,8 @@ def test_fires_where_the_clock_is_set_back() -> None:
 
 
 def test_fires_as_info_on_steps_done_again() -> None:
-    repairs = [Repair("repeated-steps", "50 steps twice", step=500, count=50)]
-    (finding,) = judge(log(), None, repairs=repairs)
+    replaced = StepTable.from_arrays({"step": np.arange(500, 550), "loss": np.ones(50)})
+    (finding,) = judge(log(), None, earlier=[replaced])
     assert finding.severity is Severity.INFO
     assert finding.first_step == 500
     assert "50 rows" in finding.message
@@ -106,9 +106,7 @@ def test_fires_on_a_counter_that_starts_again(start: float, severity: Severity) 
     falling = np.linspace(6, 2, 300)
     earlier = StepTable.from_arrays({"step": np.arange(300), "loss": falling})
     columns = {"step": np.arange(200), "loss": np.linspace(start, 1.5, 200)}
-    (finding,) = judge(
-        columns, None, repairs=[Repair("second-run", "a second run")], earlier=[earlier]
-    )
+    (finding,) = judge(columns, None, earlier=[earlier])
     assert finding.severity is severity
     assert finding.first_step == 0
 
@@ -151,6 +149,10 @@ def test_silent_on_jumps_away_from_a_seam() -> None:
 CELL = st.sampled_from([0.0, 1.0, -1.0, 2.0, 1e300, np.nan, np.inf, -np.inf])
 
 
+def cells_of(data: st.DataObject) -> list[float]:
+    return data.draw(st.lists(CELL, min_size=2, max_size=2))
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_any_log_is_read_without_an_exception(data: st.DataObject) -> None:
@@ -161,8 +163,8 @@ def test_any_log_is_read_without_an_exception(data: st.DataObject) -> None:
         columns[name] = np.array(data.draw(cells))
     at = data.draw(st.integers(-1, 100))
     manifest = Manifest(segments=(Segment(start_step=at, reason="resume"),))
-    repairs = [Repair("repeated-steps", "x", step=at), Repair("second-run", "y")]
-    signals = signals_of(columns=columns, manifest=manifest, repairs=repairs)
+    replaced = StepTable.from_arrays({"step": [max(at, 0), max(at, 0) + 1], "loss": cells_of(data)})
+    signals = signals_of(columns=columns, manifest=manifest, earlier=[replaced])
     for finding in found(resume_seam, signals):
         assert signals.step[0] <= finding.first_step <= finding.last_step <= signals.step[-1]
         assert finding.message
