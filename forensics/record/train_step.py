@@ -46,7 +46,7 @@ class AmpTrainState:
         model: on its device already.
         optimizers: at least one, all on one device. Parameter groups are read here, once.
         loss: ``(model, micro_batch) → scalar``, the mean over the micro-batch's samples.
-        precision: of the forward pass; default fp32 on the optimizer's device.
+        precision: of the forward pass, default fp32; always on the optimizer's device.
         scaler: enabled for fp16 and only then; default a disabled one.
         schedulers: each stepped once a step that was taken.
         ema: anything with ``update(model)``; called after a step that was taken.
@@ -81,7 +81,7 @@ class AmpTrainState:
         self.model, self.optimizers, self.loss = model, list(optimizers), loss
         self.parameters = tracked_parameters(model, self.optimizers)
         device = self.parameters[0][1].device
-        self.precision = precision or Precision("fp32", device.type)
+        self.precision = Precision(precision.name if precision else "fp32", device.type)
         self.scaler = scaler or GradScaler(device.type, enabled=False)
         self.precision.check(self.scaler)
         self.schedulers, self.ema = list(schedulers), ema
