@@ -65,8 +65,9 @@ def read_scaler(signals: Signals) -> Scaling:
         starts=starts,
         skips=skips,
         calibrating=calibrating,
+        calibration_ends=_calibration_ends(signals.step, skips, falls, starts, caps),
         runs=_runs(skipped, said, leading, limits),
-        routine=_routine(signals, falls, active, leading, limits),
+        routine=_routine(signals, falls, active, starts, limits),
         interval=interval,
         interval_row=interval_row,
         hysteresis=policy.hysteresis if policy is not None else None,
@@ -163,13 +164,18 @@ def _moves(signals: Signals, rows: IntArray, log2: FloatArray, lag: int) -> tupl
 
 
 def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:
-    """Which rows are lost steps, and which say so; without a skip column a fall tells."""
+    """Which rows are lost steps, and which say so.
+
+    A fall from one step to the next is an overflow even where the column does not say so: a fused
+    optimizer skips inside its kernel, and many logs have no such column.
+    """
     said = signals.present("skipped")
-    if said.any():
-        return signals.skipped & said, said
-    skipped = np.zeros(len(signals), dtype=bool)
-    skipped[falls.rows] = True
-    return skipped, np.broadcast_to(np.True_, skipped.shape)
+    skipped = signals.skipped & said
+    if not said.any():
+        skipped[falls.rows] = True
+        return skipped, np.broadcast_to(np.True_, skipped.shape)
+    skipped[falls.rows[falls.adjacent]] = True
+    return skipped, said | skipped
 
 
 def _caps(
@@ -196,6 +202,17 @@ def _calibrating(step: IntArray, skips: IntArray, starts: IntArray, caps: FloatA
     ended = np.cumsum(clean > CALIBRATED)
     ended_before = np.concatenate(([0], ended))[first]
     return np.asarray((ended == ended_before[part]) & (order < caps[part]), dtype=bool)
+
+
+def _calibration_ends(
+    step: IntArray, skips: IntArray, falls: Moves, starts: IntArray, caps: FloatArray
+) -> IntArray:
+    """Row of the last skip or fall of each start's calibration, or -1; shape (starts,)."""
+    events = np.union1d(skips, falls.rows)
+    leading = events[_calibrating(step, events, starts, caps)]
+    ends = np.full(len(starts), -1, dtype=np.int64)
+    np.maximum.at(ends, _part_of(starts, leading), leading)
+    return ends
 
 
 class _Limits:
@@ -234,27 +251,35 @@ def _runs(lost: BoolArray, said: BoolArray, leading: BoolArray, limits: _Limits)
 
 
 def _routine(
-    signals: Signals, falls: Moves, active: bool | None, leading: BoolArray, limits: _Limits
+    signals: Signals, falls: Moves, active: bool | None, starts: IntArray, limits: _Limits
 ) -> BoolArray:
-    """Rows whose non-finite norm is an overflow that the scaler dealt with.
+    """Rows whose non-finite norm is an overflow that the scaler dealt with, shape (rows,).
 
-    The loss is finite, the step was skipped (or the log does not say; a fall says it too), the
-    scale was above 1, and the run of such rows is shorter than its limit.
+    The loss is finite, the scale is 1 or more, and the run of lost steps it is in is shorter than
+    its limit and over: no weight took the gradient, or nothing after it would be finite. Where the
+    log ends in such a run the step must be skipped, as far as the log tells.
     """
     if active is False or not signals.norm_bad.any():
         return np.zeros(len(signals), dtype=bool)
-    fell = np.zeros(len(signals), dtype=bool)
-    fell[falls.rows] = True
-    handled = signals.skipped | fell | ~signals.present("skipped")
     lost = signals.norm_bad | signals.skipped
     said = signals.present("grad_l2_pre_clip") | signals.present("skipped")
+    rows = np.flatnonzero(lost)
+    leading = np.zeros(len(signals), dtype=bool)
+    leading[rows] = _calibrating(signals.step, rows, starts, limits.caps)
     runs = _runs(lost, said, leading, limits)
-    long = np.zeros(len(signals) + 1, dtype=np.int64)
-    np.add.at(long, runs.first[runs.too_long], 1)
-    np.add.at(long, runs.last[runs.too_long] + 1, -1)
-    in_long = np.cumsum(long[:-1]) > 0
-    at_one = signals.scale_log2 <= 0
-    return signals.norm_bad & ~signals.loss_bad & handled & ~in_long & ~at_one
+    # A scale that falls while no skip is ever logged: the column does not mean what it says.
+    mute = not signals.skipped.any() and len(falls) > 0
+    skipped = signals.skipped | ~signals.present("skipped") | mute
+    skipped[falls.rows] = True
+    taken = np.concatenate(([0], np.cumsum(lost & signals.norm_bad & ~skipped)))
+    open_end = runs.last == np.flatnonzero(said)[-1]
+    fine = ~runs.too_long & ~(open_end & (taken[runs.last + 1] > taken[runs.first]))
+    change = np.zeros(len(signals) + 1, dtype=np.int64)
+    change[runs.first[fine]] = 1
+    change[runs.last[fine] + 1] -= 1
+    explained = np.cumsum(change[:-1]) > 0
+    below_one = signals.scale_log2 < 0
+    return np.asarray(signals.norm_bad & ~signals.loss_bad & explained & ~below_one, dtype=bool)
 
 
 def _interval(

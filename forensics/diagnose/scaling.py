@@ -92,6 +92,7 @@ class Scaling:
         starts: rows where the run starts or resumes, ascending; empty in an empty log.
         skips: rows of lost steps (where no skips are logged, of the falls), shape (K,).
         calibrating: which of ``skips`` belong to the calibration after a start, shape (K,).
+        calibration_ends: row of the last skip or fall of each calibration, or -1; as ``starts``.
         runs: the runs of ``skips``.
         routine: rows with a non-finite gradient norm that a scaler explains, shape (rows,).
         interval: growth interval; None where neither run.json nor the log tells.
@@ -110,6 +111,7 @@ class Scaling:
     starts: IntArray
     skips: IntArray
     calibrating: BoolArray
+    calibration_ends: IntArray
     runs: SkipRuns
     routine: BoolArray
     interval: int | None
@@ -163,21 +165,23 @@ class Scaling:
         before = np.searchsorted(at, at - steps, side="right")
         return np.asarray(np.arange(1, len(rows) + 1) - before, dtype=np.int64)
 
-    def octaves_in_window(self, moves: Moves, steps: int = WINDOW) -> FloatArray:
-        """Octaves that moves of one kind went in the ``steps`` steps that end at each of them."""
-        at = self.step[moves.rows]
-        total = np.concatenate(([0.0], np.cumsum(moves.octaves)))
-        return np.asarray(total[1:] - total[np.searchsorted(at, at - steps, side="right")])
+    def octaves_lost(self, steps: int = WINDOW) -> FloatArray:
+        """Octaves lost, net of growth, in the ``steps`` steps that end at each counted fall."""
+        fell, grew = self.counted_falls, self.growths
+        at, up = self.step[fell.rows], self.step[grew.rows]
+        down_total = np.concatenate(([0.0], np.cumsum(fell.octaves)))
+        up_total = np.concatenate(([0.0], np.cumsum(grew.octaves)))
+        lost = down_total[1:] - down_total[np.searchsorted(at, at - steps, side="right")]
+        since = np.searchsorted(up, at - steps, side="right")
+        regained = up_total[np.searchsorted(up, at)] - up_total[since]
+        return np.asarray(lost - regained, dtype=np.float64)
 
     def is_calibrating(self, rows: IntArray) -> BoolArray:
         """Which rows lie in a calibration: at or before its last skip, not before its start."""
-        if not self.calibrating.any():
-            return np.zeros(len(rows), dtype=bool)
-        leading = self.skips[self.calibrating]
-        ends = np.full(len(self.starts), -1, dtype=np.int64)
-        np.maximum.at(ends, np.searchsorted(self.starts, leading, side="right") - 1, leading)
+        if len(rows) == 0:
+            return np.zeros(0, dtype=bool)
         part = np.searchsorted(self.starts, rows, side="right") - 1
-        return np.asarray(rows <= ends[part], dtype=bool)
+        return np.asarray(rows <= self.calibration_ends[part], dtype=bool)
 
     def log2_at(self, row: int) -> float:
         """log2 of the last scale logged at or before a row (the first one's, before it); NaN."""

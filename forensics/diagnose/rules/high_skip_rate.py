@@ -16,7 +16,8 @@ Evidence
     Skips per 1,000 steps, and the loss scale, over the episode.
 
 Silent when
-    The scaler calibrates, or overflows about once a growth interval.
+    The scaler calibrates, or overflows about once a growth interval. Where no scale is logged,
+    single overflows at up to 110 per 1,000 are an info: a short growth interval makes them too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, power_of_two, span, steps
 from forensics.runlog.schema import SKIP_OTHER
 from forensics.runlog.steps import IntArray
+
+SAWTOOTH_SKIPS = 110
+"""Skips per 1,000 steps of a growth interval of 20 with hysteresis 2, the shortest in use."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,9 @@ def high_skip_rate(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
     rows = _alarm_rows(scaling, thresholds)
     for episode in told_episodes(signals.step[rows], WINDOW):
         alarm = _alarm(signals, episode.first, episode.last, episode.folded, thresholds)
-        severe = alarm.peak > thresholds.severe * WINDOW or alarm.run > 0
         yield Finding(
             rule="high-skip-rate",
-            severity=Severity.ERROR if severe else Severity.WARNING,
+            severity=_severity(signals, alarm, thresholds.severe),
             message=_message(signals, alarm),
             first_step=signals.step_at(alarm.first),
             last_step=signals.step_at(alarm.last),
@@ -88,14 +91,27 @@ def _alarm_rows(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     """Rows at which one of the three alarms is on, ascending."""
     counted, falls = scaling.counted, scaling.counted_falls
     often = scaling.in_window(counted) > thresholds.rate * scaling.skip_limit(counted)
-    octaves = scaling.octaves_in_window(falls)
-    steep = octaves >= thresholds.octaves * scaling.octave_limit(falls.rows)
+    steep = scaling.octaves_lost() >= thresholds.octaves * scaling.octave_limit(falls.rows)
     runs = scaling.runs
     place = np.arange(len(scaling.skips)) - np.repeat(
         np.cumsum(runs.length) - runs.length, runs.length
     )
     long = place + 1 >= np.repeat(runs.limit, runs.length)
     return np.unique(np.concatenate((counted[often], falls.rows[steep], scaling.skips[long])))
+
+
+def _severity(signals: Signals, alarm: _Alarm, severe: float) -> Severity:
+    """By the rate; where no scale is logged, single overflows may be a short growth interval's."""
+    rows = _skips_in(signals, alarm)
+    unknown = signals.scaling.active is None and not signals.loss_bad[rows].any()
+    if unknown and not alarm.run and alarm.peak <= SAWTOOTH_SKIPS:
+        return Severity.INFO
+    return Severity.ERROR if alarm.run or alarm.peak > severe * WINDOW else Severity.WARNING
+
+
+def _skips_in(signals: Signals, alarm: _Alarm) -> IntArray:
+    skips = signals.scaling.skips
+    return np.asarray(skips[(skips >= alarm.first) & (skips <= alarm.last)], dtype=np.int64)
 
 
 def _alarm(
@@ -167,8 +183,7 @@ def _run_at(signals: Signals, alarm: _Alarm) -> int:
 
 
 def _cause(signals: Signals, alarm: _Alarm) -> str:
-    rows = signals.scaling.skips
-    rows = rows[(rows >= alarm.first) & (rows <= alarm.last)]
+    rows = _skips_in(signals, alarm)
     if len(rows) and signals.loss_bad[rows].mean() > 0.5:
         return (
             "The loss itself is non-finite in most of them: halving the scale is in vain, since it "

@@ -27,11 +27,11 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.scaling import Moves, Scaling
+from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, power_of_two, span, times
-from forensics.runlog.steps import IntArray
+from forensics.runlog.steps import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ def deep_falls(scaling: Scaling, octaves: float, within: int) -> tuple[IntArray,
     Falls between which nothing grew are one.
     """
     falls, growths = scaling.counted_falls, scaling.growths
-    lost = scaling.octaves_in_window(falls, within) - _grown(scaling, falls, within)
-    deep = np.flatnonzero(lost >= octaves - 1e-6)
+    deep = np.flatnonzero(scaling.octaves_lost(within) >= octaves - 1e-6)
     if len(deep) == 0:
         return falls.rows[deep], falls.rows[deep]
     grown_before = np.searchsorted(growths.rows, falls.rows[deep])
@@ -84,14 +83,6 @@ def deep_falls(scaling: Scaling, octaves: float, within: int) -> tuple[IntArray,
     return falls.rows[begins], falls.rows[lasts]
 
 
-def _grown(scaling: Scaling, falls: Moves, within: int) -> np.ndarray:
-    """Octaves grown in the steps before each fall, shape (falls,)."""
-    at, grew = scaling.step[falls.rows], scaling.step[scaling.growths.rows]
-    total = np.concatenate(([0.0], np.cumsum(scaling.growths.octaves)))
-    low, high = np.searchsorted(grew, at - within, side="right"), np.searchsorted(grew, at)
-    return np.asarray(total[high] - total[low])
-
-
 def _swinging(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     """Rows of deep falls where too many of them lie in the last 20,000 steps."""
     firsts, lasts = deep_falls(scaling, thresholds.octaves, thresholds.within)
@@ -100,9 +91,20 @@ def _swinging(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     at = scaling.step[lasts]
     since = np.searchsorted(at, at - thresholds.per_steps, side="right")
     count = np.arange(1, len(at) + 1) - since
-    allowed = thresholds.swings * np.maximum(1.0, 1000 / scaling.interval_at(lasts))
+    allowed = thresholds.swings * np.maximum(1.0, 1000 / _interval_at(scaling, lasts, thresholds))
     alarms = np.flatnonzero(count >= allowed)
     return _reach_back(firsts, lasts, since, alarms)
+
+
+def _interval_at(scaling: Scaling, rows: IntArray, thresholds: Thresholds) -> FloatArray:
+    """The growth interval; in a log that leaves steps out, at most what its growths allow."""
+    known = scaling.interval_at(rows).astype(np.float64)
+    if scaling.interval is not None or scaling.growths.adjacent.all():
+        return known
+    at, grew = scaling.step[rows], scaling.step[scaling.growths.rows]
+    since = np.searchsorted(grew, at - thresholds.per_steps, side="right")
+    count = np.searchsorted(grew, at, side="right") - since
+    return np.asarray(np.minimum(known, thresholds.per_steps / np.maximum(count, 1)))
 
 
 def _reach_back(firsts: IntArray, lasts: IntArray, since: IntArray, alarms: IntArray) -> IntArray:

@@ -31,7 +31,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, steps
-from forensics.runlog.steps import BoolArray
+from forensics.runlog.steps import BoolArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,16 @@ class Thresholds:
 
     gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
     after: int = threshold(3, "a NaN weight shows in the next loss; 3 rows allow for accumulation")
+    recovers: int = threshold(40, "rows; a calibration from 2^32 takes up to 34 overflows in a row")
 
 
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip", "skipped"))
 def nonfinite_step_applied(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of steps that were taken with a bad gradient."""
     rows = np.flatnonzero(_taken(signals))
-    bad = signals.loss_bad | signals.norm_bad
     for episode in told_episodes(rows, thresholds.gap):
         inside = rows[(rows >= episode.first) & (rows <= episode.last)]
-        poisoned = _poisoned(signals, bad, inside, thresholds.after)
-        yield _finding(signals, episode, poisoned)
+        yield _finding(signals, episode, _poisoned(signals, inside, thresholds))
 
 
 def _taken(signals: Signals) -> BoolArray:
@@ -61,12 +60,19 @@ def _taken(signals: Signals) -> BoolArray:
     return np.asarray(taken & ~emptied, dtype=bool)
 
 
-def _poisoned(signals: Signals, bad: BoolArray, rows: np.ndarray, after: int) -> int | None:
-    """The first of the rows after which nothing stays finite, or which ends the log; or None."""
-    following = rows[:, None] + np.arange(1, after + 1)
-    inside = following < len(signals)
-    hit = (bad[np.minimum(following, len(signals) - 1)] & inside).any(axis=1) | ~inside.any(axis=1)
-    return int(rows[np.argmax(hit)]) if hit.any() else None
+def _poisoned(signals: Signals, rows: IntArray, thresholds: Thresholds) -> int | None:
+    """The first of the rows after which nothing is finite for a while; None where the run goes on.
+
+    Where the log ends soon after, a scaler may have skipped the step; without one it was taken.
+    """
+    finite = np.flatnonzero(np.isfinite(signals.norm) & ~signals.loss_bad)
+    at = np.searchsorted(finite, rows, side="right")
+    following = np.append(finite, len(signals) + thresholds.recovers)[at]
+    dead = following - rows > thresholds.recovers
+    rest = len(signals) - 1 - rows
+    sure = (rest >= thresholds.after) | (signals.scaling.active is False)
+    hit = rows[dead & sure]
+    return int(hit[0]) if len(hit) else None
 
 
 def _finding(signals: Signals, episode: Episode, poisoned: int | None) -> Finding:

@@ -13,7 +13,8 @@ Evidence
 
 Silent when
     The skip reason names a guard (``other``), the norm is a placeholder or repeats the last one
-    (loggers do so on a skip), or the scale fell: then it was an overflow.
+    (loggers do so on a skip), the scale fell (then it was an overflow), or a scaler whose
+    hysteresis is not known may have forgiven one.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Thresholds:
 def phantom_skip(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of unexplained skips."""
     for episode in told_episodes(np.flatnonzero(_phantom(signals)), thresholds.gap):
+        if signals.scaling.active and signals.scaling.hysteresis != 1:
+            continue  # a hysteresis forgives overflows without a trace in the scale
         first, last = signals.step_at(episode.first), signals.step_at(episode.last)
         near = [episode.first - 1, episode.first, episode.first + 1]
         yield Finding(
@@ -75,18 +78,7 @@ def _phantom(signals: Signals) -> BoolArray:
         return np.asarray(phantom, dtype=bool)
     phantom[signals.scaling.falls.rows] = False
     phantom[1:] &= norm[1:] != norm[:-1]
-    if signals.scaling.patience > 1 and signals.scaling.active:
-        # The overflow before a fall, which hysteresis forgave, is an overflow all the same.
-        phantom &= ~_just_before_a_fall(signals)
     return np.asarray(phantom, dtype=bool)
-
-
-def _just_before_a_fall(signals: Signals) -> BoolArray:
-    """Skips whose next skip made the scale fall, shape (rows,)."""
-    skips, falls = signals.scaling.skips, signals.scaling.falls.rows
-    before = np.zeros(len(signals), dtype=bool)
-    before[skips[:-1][np.isin(skips[1:], falls)]] = True
-    return before
 
 
 def _severity(signals: Signals, episode: Episode, least: int) -> Severity:
