@@ -13,6 +13,7 @@ from tests.corpus.faulty import (
     ranks,
     scaling,
     trained,
+    trainers,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "ranks",
     "scaling",
     "trained",
+    "trainers",
 ]

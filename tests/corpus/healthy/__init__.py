@@ -1,5 +1,5 @@
 """Healthy logs: nothing at warning or above may be said about any of them."""
 
-from tests.corpus.healthy import loss_scale, oddities, shapes, trained
+from tests.corpus.healthy import fields, loss_scale, oddities, shapes, trained
 
-__all__ = ["loss_scale", "oddities", "shapes", "trained"]
+__all__ = ["fields", "loss_scale", "oddities", "shapes", "trained"]
