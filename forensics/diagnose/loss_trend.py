@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.schedule import dated
 from forensics.diagnose.series import (
     MAD_TO_SIGMA,
     block_bounds,
@@ -204,12 +205,12 @@ def _onset(signals: Signals, path: Course, level: float, end: float) -> int:
     wrong = np.cumsum(np.append(0, high)) + np.append(np.cumsum((~high)[::-1])[::-1], 0)
     split = int(np.argmin(wrong))
     enough = int(np.ceil((10 * noise / max(top - base, 1e-300)) ** 2))
-    size = max(1, min(max(enough, split // 400), split // 4))
+    size = max(1, min(max(enough, split // 100), split // 4))
     blocks = row_medians(tail[split % size : split].reshape(-1, size))
     low = np.flatnonzero(blocks <= base + max(2.5 * noise / np.sqrt(size), 0.05 * (top - base)))
     rising = split % size + int(low[-1] + 1) * size if len(low) else 0
     at = split if split - rising <= 2 * size else rising
-    return int(path.rows[min(start + at, len(path.rows) - 1)])
+    return dated(signals, int(path.rows[min(start + at, len(path.rows) - 1)]))
 
 
 def _final_rise(signals: Signals, path: Course) -> Rise | None:

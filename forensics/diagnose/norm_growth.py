@@ -8,10 +8,11 @@ values. Blocks are aligned at the start, so that appending rows changes nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from forensics.diagnose.schedule import dated
 from forensics.diagnose.series import episodes, median, row_medians, sigma
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import FloatArray, IntArray
@@ -71,7 +72,10 @@ def find_growth(signals: Signals, factor: float, short: float, t: float) -> tupl
         edges[windows + BLOCKS * size] -= 1
     marked = np.cumsum(edges)[:-1] > 0
     found = episodes(np.flatnonzero(marked), 1)[:MOST]
-    return tuple(_episode(rows, values, grains, a, b) for a, b in found)
+    episodes_found = (_episode(rows, values, grains, a, b) for a, b in found)
+    return tuple(
+        replace(one, first=min(dated(signals, one.first), one.top)) for one in episodes_found
+    )
 
 
 def _medians_of_five(values: FloatArray) -> FloatArray:

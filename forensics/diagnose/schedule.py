@@ -103,6 +103,16 @@ def _jumps(signals: Signals) -> IntArray:
     return np.asarray(rows[1:][rate[1:] >= JUMP * rate[:-1]], dtype=np.int64)
 
 
+def dated(signals: Signals, row: int, reach: int = 8) -> int:
+    """The row of a jump of the rate in the next few rows, else the row itself.
+
+    Where growth sets in is known to a few rows only; a jump right after it dates it.
+    """
+    near = jumps(signals)
+    near = near[(near >= row) & (near <= row + reach)]
+    return int(near[0]) if len(near) else row
+
+
 def rate_state(signals: Signals, row: int) -> RateState:
     """What the learning rate was doing at a row."""
     if not signals.present("lr")[row]:

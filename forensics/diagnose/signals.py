@@ -12,7 +12,7 @@ from forensics.diagnose.finding import Evidence
 from forensics.diagnose.parts import missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
-from forensics.diagnose.series import Baseline, baseline, spread_out
+from forensics.diagnose.series import spread_out
 from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import Run
@@ -206,17 +206,12 @@ class Signals:
         column = self.table.columns.get("skip_reason")
         return column.text_at(row) if column is not None and column.categories else ""
 
-    # -- log-space baselines ----------------------------------------------------------------
+    # -- log space -------------------------------------------------------------------------
 
     @cached_property
     def log_norm(self) -> FloatArray:
         """Natural log of the pre-clip norm; NaN where it is not finite and positive."""
         return _log(self.norm)
-
-    @cached_property
-    def norm_baseline(self) -> Baseline:
-        """The running baseline of ``log_norm``."""
-        return baseline(self.log_norm)
 
     # -- precision and scaler ---------------------------------------------------------------
 

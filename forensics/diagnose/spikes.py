@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from forensics.diagnose.series import MIN_PAST, Baseline, baseline, row_medians
+from forensics.diagnose.baseline import MIN_PAST, WINDOW, Baseline, above_blocks, baseline
+from forensics.diagnose.series import MAD_TO_SIGMA, row_medians, sorted_medians
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 APART = 8
@@ -49,29 +50,23 @@ class Spikes:
     """Spikes in order; arrays of shape (spikes,), levels and heights in the detector's space.
 
     Attributes:
-        rows: rows of the table that the detector saw (finite values), shape (F,).
-        values: what it saw there, shape (F,).
-        center: the level of the 128 values before each, shape (F,).
+        line: the finite values that the detector saw, shape (F,), and their baseline.
         first: index (into ``rows``) of the first value of each spike.
         last: index of its last value.
         peak: index of its highest value.
         before: level just before.
         height: peak above that level.
-        z: height in robust standard deviations.
         after: level 100 to 200 values after the peak; NaN where the log ends too soon.
         flat: the first 20 values keep the height: a level shift, if it stays.
         lost: nearly every row after the spike is non-finite.
     """
 
-    rows: IntArray
-    values: FloatArray
-    center: FloatArray
+    line: Baseline
     first: IntArray
     last: IntArray
     peak: IntArray
     before: FloatArray
     height: FloatArray
-    z: FloatArray
     after: FloatArray
     flat: BoolArray
     lost: BoolArray
@@ -80,12 +75,22 @@ class Spikes:
         return len(self.first)
 
     @property
+    def rows(self) -> IntArray:
+        """Rows of the table of the finite values, shape (F,)."""
+        return self.line.rows
+
+    @property
+    def values(self) -> FloatArray:
+        """The finite values, shape (F,)."""
+        return self.line.values
+
+    @property
     def stays(self) -> BoolArray:
         """The level after is still more than half the height up, or nothing finite is left.
 
         Held against the level of 128 values where that is higher: 8 can be low by chance.
         """
-        level = np.fmax(self.before, self.center[self.first])
+        level = np.fmax(self.before, self.line.center(self.first))
         return (self.after - level > SETTLED * (self.values[self.peak] - level)) | self.lost
 
     @property
@@ -126,7 +131,8 @@ class Spikes:
         """
         inside = slice(max(0, int(self.first[start]) - CONTEXT), int(self.last[end]) + 1)
         part = TAIL * float(np.min(self.height[start : end + 1]))
-        tall = (self.values[inside] - self.center[inside] > part) & ~self.member[inside]
+        level = self.line.center(np.arange(inside.start, inside.stop))
+        tall = (self.values[inside] - level > part) & ~self.member[inside]
         return bool(tall.sum() < 0.5 * (end - start + 1))
 
     @cached_property
@@ -148,47 +154,66 @@ def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> S
         z: robust standard deviations that make a spike.
     """
     line = baseline(series, FLOOR)
-    candidates, local = _candidates(line, large, z)
-    first, last = _groups(candidates)
+    first, last = _groups(_candidates(line, large, z))
     peak = _peaks(line.values, first, last)
     near = row_medians(_before(line.values, first, NEAR))
-    level = np.fmin(np.where(first >= MIN_PAST, line.center[first], np.nan), near)
+    level = np.fmin(line.center(first), near)
     rising = _abrupt(line.values, first, level) & large(line.values[peak], level)
     first, last, peak, level = first[rising], last[rising], peak[rising], level[rising]
     height = line.values[peak] - level
-    spread = np.fmin(line.spread[first], local[first])
     after, flat = _aftermath(line, first, peak, level, height)
     return Spikes(
-        rows=line.rows,
-        values=line.values,
-        center=line.center,
+        line=line,
         first=first,
         last=last,
         peak=peak,
         before=level,
         height=height,
-        z=height / np.where(np.isfinite(spread), spread, np.inf),
         after=after,
         flat=flat,
         lost=_lost(bad, line.rows[peak]),
     )
 
 
-def _candidates(line: Baseline, large: Large, z: float) -> tuple[IntArray, FloatArray]:
-    """Indices of values that are too high, and the spread of the steps from one to the next."""
+def _candidates(line: Baseline, large: Large, z: float) -> IntArray:
+    """Indices of values that are too high for the level before, or for the three before."""
     values = line.values
-    local = np.full(len(values), np.nan)
-    if len(values) > 3:
-        a, b, c = values[:-3], values[1:-2], values[2:-1]
-        local[3:] = np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
-    jump = values - local
-    spread = np.full(len(values), np.nan)
-    spread[3:] = baseline(jump[3:], FLOOR).spread
-    above = values - line.center
-    found = (above > z * line.spread) & large(values, line.center)
-    found |= (jump > z * spread) & large(values, local)
-    found[: min(MIN_PAST, len(values))] = _early(values[: 2 * MIN_PAST])
-    return np.flatnonzero(found), spread
+    high = line.above(z)
+    high = high[large(values[high], line.center(high))]
+    jumped = _jumped(values, large, z)
+    early = np.flatnonzero(_early(values[: 2 * MIN_PAST]))
+    late = high[high >= MIN_PAST]
+    return np.unique(np.concatenate((early, late, jumped[jumped >= MIN_PAST])))
+
+
+def _jumped(values: FloatArray, large: Large, z: float) -> IntArray:
+    """Indices of values far above the median of the three before them.
+
+    How far is far: ``z`` times the spread of such steps in the 128 (at first up to 128) before.
+    """
+    if len(values) <= MIN_PAST + 3:
+        return np.empty(0, dtype=np.int64)
+    a, b, c = values[:-3], values[1:-2], values[2:-1]
+    local = np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
+    jump = values[3:] - local
+    found = _far(jump, z)
+    return found[large(values[found + 3], local[found])] + 3
+
+
+def _far(jump: FloatArray, z: float) -> IntArray:
+    """Indices of jumps that are ``z`` times as large as those before them."""
+    sizes = np.abs(jump[:WINDOW])
+    padded = np.concatenate((np.full(len(sizes), np.nan), sizes[:-1]))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, len(sizes))
+    usual = np.maximum(MAD_TO_SIGMA * row_medians(windows), FLOOR)
+    usual[:MIN_PAST] = np.inf
+    found = np.flatnonzero(jump[:WINDOW] > z * usual)
+    if len(jump) <= WINDOW:
+        return found
+    blocks = jump[: len(jump) // WINDOW * WINDOW].reshape(-1, WINDOW).astype(np.float32)
+    counts = np.full(len(blocks), WINDOW)
+    usual = np.maximum(MAD_TO_SIGMA * sorted_medians(np.abs(blocks, out=blocks), counts), FLOOR)
+    return np.concatenate((found, above_blocks(jump, WINDOW, WINDOW, z * usual)))
 
 
 def _early(values: FloatArray) -> BoolArray:
@@ -260,7 +285,7 @@ def _aftermath(
     top = np.minimum(first[:, None] + np.arange(20), max(count - 1, 0))
     early = row_medians(line.values[top])
     flat = (early - level > FLAT_TOP * height) & (
-        line.values[peak] - after <= OVERSHOOT * height + 4 * line.spread[first]
+        line.values[peak] - after <= OVERSHOOT * height + 4 * np.nan_to_num(line.spread(first))
     )
     return after, flat
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.schedule import warmup_rows
+from forensics.diagnose.schedule import JUMP, jumps, warmup_rows
 from forensics.diagnose.series import median, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent, span, steps
@@ -41,7 +41,7 @@ class Thresholds:
 
     gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
     zeros: int = threshold(20, "rows; schedules touch 0 at their first and last step only")
-    jump: float = threshold(3.0, "times the highest rate before; no schedule goes there in a step")
+    jump: float = threshold(JUMP, "times the highest rate before; no schedule goes there in a step")
     blatant: float = threshold(10.0, "times the highest rate before: beyond any stepped warm-up")
     settled: int = threshold(20, "rows without a rise before a jump; a warm-up rises in each")
     constant: int = threshold(2000, "rows; a warm-up at a constant rate is no longer than this")
@@ -188,15 +188,15 @@ def _learns(signals: Signals) -> bool:
 
 
 def _jumped(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
+    if len(jumps(signals)) == 0:
+        return
     rows = np.flatnonzero(np.isfinite(signals.lr) & (signals.lr > 0))
     rate = signals.lr[rows]
-    if len(rate) < limits.settled + 1:
-        return
     highest = np.maximum.accumulate(rate)
-    jumps = 1 + np.flatnonzero(rate[1:] >= limits.jump * highest[:-1])
+    found = 1 + np.flatnonzero(rate[1:] >= limits.jump * highest[:-1])
     warm = warmup_rows(signals)
     told = 0
-    for i in jumps[jumps >= limits.settled].tolist():
+    for i in found[found >= limits.settled].tolist():
         settled = bool((np.diff(rate[i - limits.settled : i]) <= 1e-6 * rate[i - 1]).all())
         stays = i + 1 < len(rate) and rate[i + 1] >= 0.5 * rate[i]  # one row is a bad cell
         if not settled or not stays or rows[i] <= warm or told == limits.told:

@@ -34,6 +34,9 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, span
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
+TURNS = 0.7
+"""Share of turning points above which a stretch is looked at closely."""
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -57,7 +60,9 @@ def loss_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     if size < thresholds.least:
         return
     blocks = signals.loss[rows[: len(rows) // size * size]].reshape(-1, size)
-    correlation, swing, level = _swings(blocks)
+    likely = _turns_often(blocks)
+    correlation, swing, level = np.zeros((3, len(blocks)))
+    correlation[likely], swing[likely], level[likely] = _swings(blocks[likely])
     limit = min(thresholds.correlation, -thresholds.errors / np.sqrt(size))
     found = (correlation < limit) & (swing > thresholds.swing * np.abs(level))
     found = _alternates(blocks, found)
@@ -91,6 +96,15 @@ def _ends(loss: FloatArray, start: int, end: int, size: int) -> tuple[int, int]:
     first = max(start - size, 0) + int(np.argmin(before))
     last = max(end - size, 0) + int(np.argmax(after))
     return min(first, last), max(first, last)
+
+
+def _turns_often(blocks: FloatArray) -> BoolArray:
+    """Blocks in which most values are a peak or a trough: a quick look, which outliers cannot fool.
+
+    Two thirds of the values of white noise are; with an autocorrelation of -0.4 it is 0.75.
+    """
+    rises = blocks[:, 1:] > blocks[:, :-1]
+    return np.asarray((rises[:, 1:] ^ rises[:, :-1]).mean(axis=1) > TURNS, dtype=bool)
 
 
 def _swings(blocks: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -26,10 +26,12 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import runs_of, significant_digits
+from forensics.diagnose.series import row_medians, runs_of, significant_digits
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, span
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+_BEFORE = 17
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,10 @@ def _repeats(signals: Signals) -> BoolArray:
 
 def _crept(loss: FloatArray, first: IntArray, creep: float) -> BoolArray:
     """Did the loss come to its stop in steps too small for training noise?"""
-    step = np.abs(loss[first] - loss[np.maximum(first - 1, 0)])
-    return np.asarray((first > 0) & (step <= creep * np.abs(loss[first])), dtype=bool)
+    index = first[:, None] - np.arange(_BEFORE)
+    steps = np.abs(np.diff(np.where(index >= 0, loss[np.maximum(index, 0)], np.nan), axis=1))
+    usual = row_medians(steps)
+    return np.asarray(usual <= creep * np.abs(loss[first]), dtype=bool)  # no past: no creeping
 
 
 def _finding(signals: Signals, first: int, last: int, rows: int) -> Finding:
