@@ -43,7 +43,7 @@ def write_log(path: Path, rows: int) -> None:
         noise = rng.normal(size=(rows, 2))
         for step in range(rows):
             lr = 3e-4 * min(1.0, (step + 1) / warmup)
-            loss = 2.0 + 6.0 * (step + 10.0) ** -0.3 + 0.05 * noise[step, 0]
+            loss = float(2.0 + 6.0 * (step + 10.0) ** -0.3 + 0.05 * noise[step, 0])
             norm = float(np.exp(-0.5 + 0.25 * noise[step, 1]))
             if scale > 65536.0:
                 out.write(f"{step},{lr!r},inf,,{loss!r},1,nonfinite_grad:head.weight,{scale!r}\n")
