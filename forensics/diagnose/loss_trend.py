@@ -207,10 +207,24 @@ def _onset(signals: Signals, path: Course, level: float, end: float) -> int:
     enough = int(np.ceil((10 * noise / max(top - base, 1e-300)) ** 2))
     size = max(1, min(max(enough, split // 100), split // 4))
     blocks = row_medians(tail[split % size : split].reshape(-1, size))
-    low = np.flatnonzero(blocks <= base + max(2.5 * noise / np.sqrt(size), 0.05 * (top - base)))
-    rising = split % size + int(low[-1] + 1) * size if len(low) else 0
-    at = split if split - rising <= 2 * size else rising
+    place, reached = _hinge(blocks, base)
+    sure = reached > max(0.25 * (top - base), 4 * noise / np.sqrt(size))
+    gradual = sure and len(blocks) - place > 2
+    at = split % size + place * size if gradual else split
     return dated(signals, int(path.rows[min(start + at, len(path.rows) - 1)]))
+
+
+def _hinge(values: FloatArray, level: float) -> tuple[int, float]:
+    """Where a line leaves the level to fit what follows best, and how far above it ends."""
+    if len(values) < 3:
+        return len(values), 0.0
+    at = np.arange(len(values), dtype=np.float64)
+    ramp = np.maximum(at - at[:-1, None], 0.0)  # one row for each place it may leave
+    above = values - level
+    slope = np.maximum(ramp @ above, 0.0) / (ramp * ramp).sum(axis=1)
+    misfit = ((above - slope[:, None] * ramp) ** 2).sum(axis=1)
+    place = int(np.argmin(misfit))
+    return place, float(slope[place] * ramp[place, -1])
 
 
 def _final_rise(signals: Signals, path: Course) -> Rise | None:

@@ -73,18 +73,28 @@ def _warmup_rows(signals: Signals) -> int:
 
 def _first_rise(rate: FloatArray) -> int:
     """Index of the end of the rise that begins with the log; 0 where there is none."""
+    for size in (1 << 12, 1 << 16, len(rate)):  # most rises are short: no need to see it all
+        peak, ended = _rise_within(rate[:size])
+        if ended:
+            break
+    return peak
+
+
+def _rise_within(rate: FloatArray) -> tuple[int, bool]:
+    """Index of the end of the first rise, and whether it ended for sure."""
     change = np.diff(rate)
     size = np.abs(rate[:-1]) * RISE
     falls = np.flatnonzero(change < -size)
     rises = np.flatnonzero(change > size)
     rises = rises[: np.searchsorted(rises, falls[0])] if len(falls) else rises
     if len(rises) == 0 or rises[0] > REST:
-        return 0
+        return 0, len(rate) > REST + 1
     rests = np.flatnonzero(np.diff(rises) > np.maximum(REST, rises[:-1] + 1))
     rises = rises[: rests[0] + 1] if len(rests) else rises
     peak = int(rises[-1]) + 1
     gradual = len(rises) >= min(3, peak)
-    return peak if gradual and rate[peak] >= ROSE * rate[0] else 0
+    ended = len(falls) > 0 or len(rests) > 0
+    return (peak if gradual and rate[peak] >= ROSE * rate[0] else 0), ended
 
 
 def still_warming(signals: Signals, row: int) -> bool:

@@ -84,7 +84,7 @@ class Spikes:
         """The finite values, shape (F,)."""
         return self.line.values
 
-    @property
+    @cached_property
     def stays(self) -> BoolArray:
         """The level after is still more than half the height up, or nothing finite is left.
 
@@ -93,12 +93,12 @@ class Spikes:
         level = np.fmax(self.before, self.line.center(self.first))
         return (self.after - level > SETTLED * (self.values[self.peak] - level)) | self.lost
 
-    @property
+    @cached_property
     def is_shift(self) -> BoolArray:
         """Stays, without a peak above the new level."""
         return self.stays & self.flat & ~self.lost
 
-    @property
+    @cached_property
     def unknown(self) -> BoolArray:
         """The log ends before anything can be said about recovery."""
         return np.isnan(self.after) & ~self.lost
@@ -181,9 +181,11 @@ def _candidates(line: Baseline, large: Large, z: float) -> IntArray:
     high = line.above(z)
     high = high[large(values[high], line.center(high))]
     jumped = _jumped(values, large, z)
-    early = np.flatnonzero(_early(values[: 2 * MIN_PAST]))
-    late = high[high >= MIN_PAST]
-    return np.unique(np.concatenate((early, late, jumped[jumped >= MIN_PAST])))
+    found = np.zeros(len(values), dtype=bool)
+    found[high] = True
+    found[jumped] = True
+    found[:MIN_PAST] = _early(values[: 2 * MIN_PAST])
+    return np.flatnonzero(found)
 
 
 def _jumped(values: FloatArray, large: Large, z: float) -> IntArray:
