@@ -29,8 +29,13 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Scaling
 from forensics.diagnose.series import told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import power_of_two, steps
+from forensics.diagnose.wording import power_of_two, steps, times
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+
+DECLINE = 10
+"""Growth intervals in which a scale that declines loses an octave: in health it is back in one."""
+USUAL_INTERVAL = 1000
+"""Growth interval where neither run.json nor the log shows it."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,21 @@ def loss_scale_collapse(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         return
     floor_rows = _skips_at_floor(signals, thresholds.at_floor)
     rows = np.unique(np.concatenate((_collapsing(scaling, thresholds.octaves), floor_rows)))
-    for episode in told_episodes(signals.step[rows], WINDOW):
-        first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
-        start = _start(scaling, signals.step, first, thresholds.quiet)
+    for start, last in _stretches(signals, rows, thresholds):
         at_floor = int(((floor_rows >= start) & (floor_rows <= last)).sum())
         yield _finding(signals, start, last, at_floor)
+
+
+def _stretches(signals: Signals, rows: IntArray, thresholds: Thresholds) -> list[tuple[int, int]]:
+    """First and last row of each collapse; episodes of one long decline are one."""
+    found: list[tuple[int, int]] = []
+    for episode in told_episodes(signals.step[rows], WINDOW):
+        first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
+        start = _start(signals.scaling, signals.step, first, thresholds.quiet)
+        if found and start <= found[-1][1]:
+            start = found.pop()[0]
+        found.append((start, last))
+    return found
 
 
 def _descents(scaling: Scaling) -> IntArray:
@@ -101,6 +116,37 @@ def _start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> int:
     start = scaling.run_start(row)
     if start != row:
         return start
+    return _slow_start(scaling, step, _descent_start(scaling, step, row, quiet))
+
+
+def _slow_start(scaling: Scaling, step: IntArray, row: int) -> int:
+    """Where a decline that growths interrupt began, which leads to the descent at a row.
+
+    Back over stretches of ten growth intervals, while the highest scale of each lies an octave
+    above that of the stretch after it; then to the last row near the top.
+    """
+    stretch = DECLINE * (scaling.interval or USUAL_INTERVAL)
+    at, top = row, _highest(scaling, row, row)
+    while at > 0:
+        before = int(np.searchsorted(step, step[at] - stretch))
+        higher = _highest(scaling, before, at)
+        if not higher >= top + 1.0:
+            break
+        at, top = before, higher
+    if at == row:
+        return row
+    inside = (scaling.rows >= at) & (scaling.rows < row) & (scaling.log2 >= top - 0.5)
+    return int(scaling.rows[inside][-1])
+
+
+def _highest(scaling: Scaling, first: int, last: int) -> float:
+    """The highest scale (log2) logged in some rows; -inf where there is none."""
+    low, high = np.searchsorted(scaling.rows, (first, last + 1))
+    return float(scaling.log2[low:high].max(initial=-np.inf))
+
+
+def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> int:
+    """Where the falls without a growth between them began."""
     falls = scaling.falls.rows
     grown = int(np.searchsorted(scaling.growths.rows, row))
     since = int(scaling.growths.rows[grown - 1]) if grown else -1
@@ -127,7 +173,7 @@ def _finding(signals: Signals, start: int, last: int, at_floor: int) -> Finding:
     return Finding(
         rule="loss-scale-collapse",
         severity=_severity(lowest, at_floor),
-        message=_message(signals, rows, log2, at_floor, len(later) > 0),
+        message=_message(signals, rows, log2, at_floor, recovers=len(later) > 0),
         first_step=signals.step_at(start),
         last_step=signals.step_at(end),
         evidence=(
@@ -150,13 +196,15 @@ def _severity(lowest: float, at_floor: int) -> Severity:
 
 
 def _message(
-    signals: Signals, rows: IntArray, log2: FloatArray, at_floor: int, recovers: bool
+    signals: Signals, rows: IntArray, log2: FloatArray, at_floor: int, *, recovers: bool
 ) -> str:
     bottom = int(np.argmin(log2))
+    grown = int((np.diff(log2[: bottom + 1]) > 0).sum())
+    growths = f", though it grew {times(grown)} in between" if grown else " without one growth"
     text = (
         f"loss scale fell from {power_of_two(2.0 ** float(log2[0]))} at step "
         f"{signals.step_at(int(rows[0])):,} to {_scale(float(log2[bottom]))} at "
-        f"{signals.step_at(int(rows[bottom])):,} without one growth"
+        f"{signals.step_at(int(rows[bottom])):,}{growths}"
     )
     if at_floor:
         text = (
