@@ -1,0 +1,99 @@
+"""``forensics scan``: many runs, a row each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from forensics.cli.output_options import look, output_options, put
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.survey import Choice, SurveyRow, find_runs, worst
+from forensics.diagnose.survey_pool import survey
+from forensics.errors import ExitCode, InputError
+from forensics.render.output import choose_format
+from forensics.settings import SEVERITIES, load_settings
+
+
+@click.command(short_help="Judge many runs: a table, worst first.")
+@click.argument("directories", nargs=-1, required=True, metavar="DIR...", type=click.Path())
+@click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(min=1),
+    help="Processes. Default: as many as pay, up to the processors.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit 1 on a finding this severe or worse in any run. Default: never.",
+)
+@click.option("--config", metavar="FILE", type=click.Path(), help="Settings, as of `report`.")
+@output_options
+def scan(
+    directories: tuple[str, ...],
+    jobs: int | None,
+    fail_on: str | None,
+    config: str | None,
+    form: str | None,
+    out: Path | None,
+) -> ExitCode:
+    """Judge many runs: a table, worst first.
+
+    Every run in and below DIR is judged (a directory with steps.csv or run.json); a file is taken
+    as a step log. A run that cannot be read is a row that says why.
+
+    \b
+    Examples:
+      forensics scan runs
+      forensics scan runs /scratch/*/runs --jobs 8 --fail-on error
+      forensics scan runs --format json --out scan.json
+
+    Exit code: 0 done, 1 findings at or above --fail-on, 2 no run found, or with --fail-on none
+    that severe but one that cannot be read.
+    """
+    settings = load_settings(config)
+    paths = list(find_runs(directories))
+    if not paths:
+        where = ", ".join(directories)
+        raise InputError("holds no run", where=where, hint="a run has steps.csv or run.json")
+    choice = Choice(
+        select=settings.select, ignore=settings.ignore, thresholds=dict(settings.thresholds)
+    )
+    rows = _survey(paths, choice, jobs)
+    put(_rendered(rows, choose_format(form, out), out), out)
+    limit = Severity[fail_on.upper()] if fail_on else settings.fail_on
+    return _exit_code(rows, limit)
+
+
+def _survey(paths: Sequence[str], choice: Choice, jobs: int | None) -> list[SurveyRow]:
+    """Judge them, with a bar where somebody watches."""
+    if not sys.stderr.isatty():
+        return survey(paths, choice, jobs=jobs)
+    with click.progressbar(length=len(paths), label="judging", file=sys.stderr) as bar:
+        return survey(paths, choice, jobs=jobs, on_row=lambda _: bar.update(1))
+
+
+def _rendered(rows: Sequence[SurveyRow], form: str, out: Path | None) -> str:
+    if form == "json":
+        from forensics.render.scan_json import render_scan_json
+
+        return render_scan_json(rows)
+    if form == "markdown":
+        from forensics.render.scan_markdown import render_scan_markdown
+
+        return render_scan_markdown(rows)
+    from forensics.render.scan_text import render_scan_text
+
+    return render_scan_text(rows, **look(out))
+
+
+def _exit_code(rows: Sequence[SurveyRow], limit: Severity | None) -> ExitCode:
+    if limit is None:
+        return ExitCode.DONE
+    found = worst(rows)
+    if found is not None and found >= limit:
+        return ExitCode.FINDINGS
+    return ExitCode.DONE if all(row.readable for row in rows) else ExitCode.USAGE

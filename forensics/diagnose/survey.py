@@ -1,0 +1,149 @@
+"""Many runs at once: where they are, and one row for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from forensics.diagnose.engine import Overrides, diagnose
+from forensics.diagnose.finding import Diagnosis, Severity
+from forensics.diagnose.signals import Signals
+from forensics.errors import ForensicsError
+from forensics.runlog.run import load_run
+
+MARKS = ("steps.csv", "steps.csv.gz", "run.json")
+"""Files that make a directory a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which rules judge the runs, and with which thresholds; picklable."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    thresholds: Overrides | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyRow:
+    """One run of many.
+
+    Attributes:
+        path: of the run, as it was found.
+        status: word of the verdict, or ``unreadable``.
+        severity: of the worst finding; None where there is none, or the run is unreadable.
+        root: id of the rule that is the root cause, or empty.
+        step: first step of the root, or None.
+        wasted: share of the steps that taught nothing: skipped, or a non-finite loss or norm.
+        steps: rows of the log.
+        summary: the verdict in a sentence, or why the run cannot be read.
+    """
+
+    path: str
+    status: str
+    severity: Severity | None = None
+    root: str = ""
+    step: int | None = None
+    wasted: float = 0.0
+    steps: int = 0
+    summary: str = ""
+
+    @property
+    def readable(self) -> bool:
+        """Could it be judged at all?"""
+        return self.status != UNREADABLE
+
+    @property
+    def order(self) -> tuple[float, float, str]:
+        """Worst first; what cannot be read comes before what is healthy."""
+        if not self.readable:
+            return (-0.5, 0.0, self.path)
+        sick = self.severity is not None and self.severity > Severity.INFO
+        return (-float(self.severity or 0) if sick else 0.0, -self.wasted, self.path)
+
+
+UNREADABLE = "unreadable"
+
+
+def find_runs(places: Sequence[str]) -> Iterator[str]:
+    """The runs in and below some directories, each once, in order of name.
+
+    A directory that is a run is not searched further: what is in it belongs to it. A file is taken
+    as a step log. A directory that cannot be listed is given as if it were a run, so that its row
+    says why. Links to directories are not followed.
+    """
+    seen: set[str] = set()
+    for place in places:
+        for path in _runs_at(place):
+            real = os.path.realpath(path)
+            if real not in seen:
+                seen.add(real)
+                yield path
+
+
+def _runs_at(place: str) -> Iterator[str]:
+    if not os.path.isdir(place):
+        yield place
+        return
+    closed: list[str] = []
+    for directory, below, files in os.walk(place, onerror=lambda e: closed.append(e.filename)):
+        if any(mark in files for mark in MARKS):
+            below.clear()
+            yield directory
+        below.sort()
+    yield from sorted(closed)
+
+
+def survey_one(path: str, choice: Choice) -> SurveyRow:
+    """Judge one run; what cannot be read becomes a row that says so."""
+    try:
+        run = load_run(path)
+        diagnosis = diagnose(
+            run, select=choice.select, ignore=choice.ignore, thresholds=choice.thresholds
+        )
+    except ForensicsError as error:
+        return unreadable(path, error.what)
+    except (OSError, MemoryError, RecursionError) as error:
+        return unreadable(path, str(error) or type(error).__name__)
+    return _row(path, diagnosis, _wasted(Signals(run)))
+
+
+def unreadable(path: str, reason: str) -> SurveyRow:
+    """The row of a run that could not be judged."""
+    return SurveyRow(path=path, status=UNREADABLE, summary=reason)
+
+
+def _row(path: str, diagnosis: Diagnosis, wasted: float) -> SurveyRow:
+    verdict = diagnosis.verdict
+    root = None if verdict.root is None else diagnosis.findings[verdict.root]
+    return SurveyRow(
+        path=path,
+        status=verdict.status.value,
+        severity=max((finding.severity for finding in diagnosis.findings), default=None),
+        root=root.rule if root else "",
+        step=root.first_step if root else None,
+        wasted=wasted,
+        steps=diagnosis.run.steps,
+        summary=verdict.summary,
+    )
+
+
+def _wasted(signals: Signals) -> float:
+    if len(signals) == 0:
+        return 0.0
+    return float(np.mean(signals.skipped | signals.loss_bad | signals.norm_bad))
+
+
+def worst(rows: Sequence[SurveyRow]) -> Severity | None:
+    """The worst finding of all."""
+    return max((row.severity for row in rows if row.severity is not None), default=None)
+
+
+def shown_path(path: str) -> str:
+    """The path as short as it can be told from here."""
+    absolute, here = Path(path).absolute(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else path

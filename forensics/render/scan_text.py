@@ -1,0 +1,75 @@
+"""Many runs as text: a row each, worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.survey import SurveyRow, shown_path
+from forensics.diagnose.wording import percent
+from forensics.render.ansi import severity_code
+from forensics.render.page import Page
+from forensics.render.table import TextRow, put_table
+
+HEADER = ("RUN", "severity", "root cause", "step", "wasted", "steps")
+
+
+def render_scan_text(
+    rows: Sequence[SurveyRow], *, width: int = 80, colour: bool = False, ascii_only: bool = False
+) -> str:
+    """The whole table; paths may hold anything, they are made safe here."""
+    page = Page(width, colour=colour, ascii_only=ascii_only)
+    lines = [TextRow(cells(row), ("", _code(row), "", "", "", "")) for row in rows]
+    put_table(page, HEADER, lines, indent=0, left=3)
+    closed = [row for row in rows if not row.readable]
+    if closed:
+        page.blank()
+    for row in closed:
+        page.paragraph(f"{shown_path(row.path)}: {row.summary}", hang=2)
+    page.blank()
+    page.paragraph(tally(rows))
+    sick = next((row for row in rows if row.root), None)
+    if sick is not None:
+        page.command("NEXT", f"forensics report {quoted(sick)}")
+    return page.text()
+
+
+def quoted(row: SurveyRow) -> str:
+    """The path as a shell takes it."""
+    import shlex
+
+    return shlex.quote(shown_path(row.path))
+
+
+def cells(row: SurveyRow) -> tuple[str, ...]:
+    """Path, severity, root, step, wasted share and steps."""
+    wasted = percent(row.wasted) if row.wasted >= 1e-3 else "<0.1 %" if row.wasted else "–"
+    return (
+        shown_path(row.path),
+        word(row),
+        row.root or "–",
+        "–" if row.step is None else f"{row.step:,}",
+        wasted if row.readable else "–",
+        f"{row.steps:,}" if row.readable else "–",
+    )
+
+
+def word(row: SurveyRow) -> str:
+    """The severity where there is a root cause, else the verdict's word."""
+    if row.root and row.severity is not None:
+        return row.severity.word
+    return row.status
+
+
+def _code(row: SurveyRow) -> str:
+    if not row.readable:
+        return severity_code(Severity.WARNING)
+    return severity_code(row.severity) if row.root and row.severity is not None else ""
+
+
+def tally(rows: Sequence[SurveyRow]) -> str:
+    """``12 runs: 2 critical, 1 warning, 8 healthy, 1 unreadable``."""
+    counts = Counter(word(row) for row in rows)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{len(rows)} {'run' if len(rows) == 1 else 'runs'}: {told}"

@@ -1,0 +1,53 @@
+"""``forensics scan``, as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forensics.cli import main
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A sick, a healthy and an unreadable run."""
+    for name, bad in (("sick", 30), ("ok", 1000)):
+        rows = [f"{i},{'nan' if i >= bad else 3 - i / 100}" for i in range(60)]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "steps.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "steps.csv").write_text("")
+    return tmp_path
+
+
+def test_a_table_of_all_runs_and_exit_0(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scan", str(runs)]) == 0
+    told = capsys.readouterr()
+    assert told.out.index("sick") < told.out.index("torn") < told.out.index("ok")
+    assert "3 runs: 1 critical, 1 unreadable, 1 healthy" in told.out
+    assert told.err == ""
+
+
+def test_fail_on_decides_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scan", str(runs), "--fail-on", "error"]) == 1
+    assert main(["scan", str(runs / "ok"), "--fail-on", "error"]) == 0
+    assert main(["scan", str(runs / "ok"), str(runs / "torn"), "--fail-on", "error"]) == 2
+    capsys.readouterr()
+
+
+def test_json_to_a_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = runs / "scan.json"
+    assert main(["scan", str(runs), "--out", str(out), "--jobs", "1"]) == 0
+    assert capsys.readouterr().out == ""
+    assert [run["status"] for run in json.loads(out.read_text())["runs"]] == [
+        "faulty",
+        "unreadable",
+        "healthy",
+    ]
+
+
+def test_no_run_at_all_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scan", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err

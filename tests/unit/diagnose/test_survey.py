@@ -1,0 +1,101 @@
+"""Many runs at once: where they are, one row each, and processes that may die."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.survey import Choice, SurveyRow, find_runs, survey_one
+from forensics.diagnose.survey_pool import survey
+
+
+def write_run(directory: Path, *, bad_from: int = 1000, rows: int = 60) -> str:
+    directory.mkdir(parents=True, exist_ok=True)
+    cells = [
+        f"{i},{'nan' if i >= bad_from else 3 - i / 100},{int(i >= bad_from)}" for i in range(rows)
+    ]
+    (directory / "steps.csv").write_text("\n".join(["step,loss,skipped", *cells]) + "\n")
+    return str(directory)
+
+
+def test_runs_are_found_below_and_not_inside_one_another(tmp_path: Path) -> None:
+    first = write_run(tmp_path / "b" / "one")
+    write_run(tmp_path / "b" / "one" / "superseded" / "1")
+    second = write_run(tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    single = tmp_path / "log.csv"
+    single.write_text("step,loss\n0,1\n")
+    assert list(find_runs([str(tmp_path)])) == [second, first]
+    assert list(find_runs([first, str(tmp_path), str(single)])) == [first, second, str(single)]
+    assert list(find_runs([str(tmp_path / "nothing")])) == [str(tmp_path / "nothing")]
+
+
+def test_a_link_that_goes_round_is_not_followed(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a")
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    assert list(find_runs([str(tmp_path)])) == [run]
+
+
+def test_a_sick_run_is_a_row_with_its_root(tmp_path: Path) -> None:
+    row = survey_one(write_run(tmp_path / "a", bad_from=40), Choice())
+    assert (row.status, row.root, row.step, row.steps) == ("faulty", "nonfinite-loss", 40, 60)
+    assert row.severity is Severity.CRITICAL
+    assert row.wasted == pytest.approx(20 / 60)
+    healthy = survey_one(write_run(tmp_path / "b"), Choice())
+    assert (healthy.status, healthy.root, healthy.wasted) == ("healthy", "", 0.0)
+
+
+def test_the_choice_of_rules_is_kept(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", bad_from=40)
+    assert survey_one(path, Choice(select=("broken-log",))).status == "healthy"
+
+
+def test_what_cannot_be_read_is_a_row(tmp_path: Path) -> None:
+    broken = tmp_path / "x" / "steps.csv"
+    broken.parent.mkdir()
+    broken.write_text("a,b\n1,2\n")
+    for path in (str(broken.parent), str(tmp_path / "nothing")):
+        row = survey_one(path, Choice())
+        assert (row.status, row.severity) == ("unreadable", None)
+        assert row.summary
+
+
+def test_rows_come_worst_first(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "healthy"),
+        str(tmp_path / "nothing"),
+        write_run(tmp_path / "late", bad_from=50),
+        write_run(tmp_path / "early", bad_from=20),
+    ]
+    seen: list[str] = []
+    rows = survey(paths, Choice(), jobs=1, on_row=lambda row: seen.append(row.path))
+    assert [Path(row.path).name for row in rows] == ["early", "late", "nothing", "healthy"]
+    assert seen == paths
+
+
+def test_processes_give_the_same_rows(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / f"r{i}", bad_from=30 + i) for i in range(4)]
+    assert survey(paths, Choice(), jobs=2) == survey(paths, Choice(), jobs=1)
+
+
+def judge_or_die(path: str, choice: Choice) -> SurveyRow:
+    """Stands for a run that takes its process along, and for one that trips a bug."""
+    del choice
+    if "kill" in path:
+        os._exit(9)
+    if "raise" in path:
+        raise ZeroDivisionError("a bug")
+    return SurveyRow(path=path, status="healthy")
+
+
+def test_a_process_that_dies_is_one_row(tmp_path: Path) -> None:
+    rows = {
+        r.path: r for r in survey(["a", "kill", "raise", "b"], Choice(), jobs=2, judge=judge_or_die)
+    }
+    assert len(rows) == 4
+    assert rows["a"].status == rows["b"].status == "healthy"
+    assert "died" in rows["kill"].summary
+    assert "internal error: ZeroDivisionError: a bug" in rows["raise"].summary
