@@ -27,6 +27,7 @@ import numpy as np
 
 from forensics.diagnose.bad_parameters import culprit_of
 from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.lost_norms import lost_norms
 from forensics.diagnose.onset import damage, lasts, stretch
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
@@ -44,7 +45,8 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
 def nonfinite_gradient(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode, and one for all short stretches that a scaler may explain."""
-    bad = signals.norm_bad & ~signals.loss_bad & ~signals.norm_overflowed
+    bad = signals.norm_bad & ~signals.loss_bad
+    bad &= ~(signals.norm_overflowed | signals.derived(lost_norms))  # norm-overflow tells those
     routine = signals.scaling.routine
     for episode in told_episodes(np.flatnonzero(bad & ~routine), thresholds.gap):
         yield _finding(signals, episode)

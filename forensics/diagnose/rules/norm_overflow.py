@@ -25,11 +25,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.lost_norms import lost_norms
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, span, steps
-from forensics.runlog.steps import BoolArray
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
 def norm_overflow(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of overflowed norms."""
-    lost = _lost(signals)
+    lost = signals.derived(lost_norms)
     overflowed = signals.norm_overflowed | lost
     for episode in told_episodes(np.flatnonzero(overflowed), thresholds.gap):
         rows = slice(episode.first, episode.last + 1)
@@ -63,27 +63,6 @@ def norm_overflow(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]
             "scale, a loss that is summed, or a norm that is computed in fp16.",
             remedy=_remedy(is_lost),
         )
-
-
-def _lost(signals: Signals) -> BoolArray:
-    """Rows with a norm of Inf of which something shows that no element is bad, shape (rows,)."""
-    infinite = np.isposinf(signals.norm) & ~signals.norm_overflowed
-    if not infinite.any():
-        return infinite
-    manifest = signals.run.manifest
-    measured = manifest is None or manifest.post_clip == "measured"
-    zeroed = signals.present("grad_l2_post_clip") & (signals.post_norm == 0.0) & measured
-    return np.asarray(infinite & (zeroed | _counted_none(signals)), dtype=bool)
-
-
-def _counted_none(signals: Signals) -> BoolArray:
-    """Rows whose snapshot counts every gradient and finds no non-finite element."""
-    clean = np.zeros(len(signals), dtype=bool)
-    matrix = signals.param_matrix("grad_nonfinite")
-    if matrix is not None:
-        counted = matrix.present.any(axis=1) & ~((matrix.values > 0) & matrix.present).any(axis=1)
-        clean[np.isin(signals.step, matrix.steps[counted])] = True
-    return clean
 
 
 def _message(signals: Signals, episode: Episode, is_lost: bool) -> str:
