@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from forensics.errors import UsageError
+from forensics.record.options import KeepPolicy, RecordOptions
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("last:3,every:0", KeepPolicy(3, 0)),
+        ("last:5", KeepPolicy(5, 0)),
+        ("every:1000", KeepPolicy(3, 1000)),
+        ("every:10, last:1", KeepPolicy(1, 10)),
+    ],
+)
+def test_a_policy_is_read(text, policy):
+    assert KeepPolicy.parse(text) == policy
+    assert KeepPolicy.parse(policy) is policy
+
+
+@pytest.mark.parametrize("text", ["", "last", "last:0", "last:-1", "first:3", "last:3,", "last:x"])
+def test_anything_else_is_refused(text):
+    with pytest.raises(UsageError, match="--keep"):
+        KeepPolicy.parse(text)
+
+
+def test_options_that_contradict_or_do_not_exist_are_refused():
+    out = Path("x")
+    with pytest.raises(UsageError, match="exclude each other"):
+        RecordOptions(out, resume=True, overwrite=True)
+    with pytest.raises(UsageError, match="no extra column is called 'gpu'"):
+        RecordOptions(out, extras=("gpu",))
+    with pytest.raises(UsageError, match="log_every"):
+        RecordOptions(out, log_every=0)
+    with pytest.raises(UsageError, match="snapshot_every"):
+        RecordOptions(out, snapshot_every=-1)
