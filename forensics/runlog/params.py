@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from forensics.runlog.snapshot_layout import SnapshotLayout
-from forensics.runlog.snapshot_reader import SnapshotMatrix, SnapshotReader, SnapshotRows
+from forensics.runlog.snapshot_matrix import SnapshotMatrix
+from forensics.runlog.snapshot_reader import SnapshotReader, SnapshotRows
 from forensics.runlog.snapshot_writer import GROUP, SnapshotWriter
 
 STATISTICS: tuple[str, ...] = (

@@ -76,3 +76,33 @@ def write_parquet(path: Path, batches: Sequence[pa.RecordBatch], layout: Snapsho
             write_statistics=["step", *layout.counts],
             row_group_size=table.num_rows,
         )
+
+
+def read_parquet(path: Path, statistics: Sequence[str], layout: SnapshotLayout) -> pa.Table:
+    """Steps, names and some statistics of a part, one chunk a column.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it cannot be read.
+        ValueError: it is not of this layout.
+    """
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, read_dictionary=list(layout.labels)) as file:
+        there = set(file.schema_arrow.names)
+        wanted = ["step", *layout.labels, *(name for name in statistics if name in there)]
+        return one_chunk(file.read(columns=wanted), layout)
+
+
+def one_chunk(table: pa.Table, layout: SnapshotLayout) -> pa.Table:
+    """The table with one chunk a column; ValueError where a column is not as the layout says."""
+    schema = layout.schema()
+    for name in ("step", *layout.labels, *layout.statistics):
+        if name in table.column_names:
+            column = table[name]
+            if column.type != schema.field(name).type:
+                raise ValueError(f"column {name} is {column.type}")
+            if name not in layout.statistics and column.null_count:
+                raise ValueError(f"column {name} has gaps")
+        elif name not in layout.statistics:
+            raise ValueError(f"there is no column {name}")
+    return table.unify_dictionaries().combine_chunks()

@@ -15,30 +15,13 @@ from numpy.typing import NDArray
 from forensics.runlog.snapshot_layout import (
     PARQUET_SUFFIX,
     SnapshotLayout,
-    mask_of,
     parts_in,
     texts_of,
     values_of,
 )
-from forensics.runlog.snapshot_parts import LARGEST_PART, read_journal
+from forensics.runlog.snapshot_matrix import SnapshotMatrix, assemble, matrix_piece, statistic_at
+from forensics.runlog.snapshot_parts import LARGEST_PART, one_chunk, read_journal, read_parquet
 from forensics.runlog.steps import BoolArray, IntArray, Repair
-
-
-@dataclass(frozen=True)
-class SnapshotMatrix:
-    """One statistic, snapshots × names.
-
-    Attributes:
-        steps: shape (S,), ascending.
-        names: length P, in the order they were first written.
-        values: shape (S, P), float32 (counts: int64); NaN (counts: 0) where not taken.
-        present: shape (S, P).
-    """
-
-    steps: IntArray
-    names: tuple[str, ...]
-    values: NDArray[np.float32] | NDArray[np.int64]
-    present: BoolArray
 
 
 @dataclass(frozen=True)
@@ -102,12 +85,12 @@ class SnapshotReader:
         if statistic not in self.layout.statistics:
             raise KeyError(statistic)
         codes: dict[str, int] = {}
+        labels, dtype = (self.layout.subject, statistic), self._dtype(statistic)
         pieces = [
-            _piece(table, self.layout.subject, statistic, rows, codes)
+            matrix_piece(table, labels, dtype, rows, codes)
             for table, rows in self._of_kind([statistic], kind)
         ]
-        dtype = np.float32 if statistic in self.layout.floats else np.int64
-        return _assemble([p for p in pieces if len(p.steps)], tuple(codes), dtype)
+        return assemble([p for p in pieces if len(p.steps)], tuple(codes), dtype)
 
     def _names(self, kind: str) -> tuple[str, ...]:
         """Names of one kind in the order they were first written."""
@@ -140,7 +123,7 @@ class SnapshotReader:
                 continue
             for table in self._load(part, counts):
                 bad = self._kind_mask(table, kind)
-                bad &= np.logical_or.reduce([_count(table, name) > 0 for name in counts])
+                bad &= np.logical_or.reduce([_above_zero(table, name) for name in counts])
                 if bad.any():
                     step = values_of(table["step"].chunk(0))
                     first = step[bad].min()
@@ -196,7 +179,7 @@ class SnapshotReader:
             )
         if not journal.batches:
             return None
-        table = _one_chunk(pa.Table.from_batches(journal.batches))
+        table = one_chunk(pa.Table.from_batches(journal.batches), self.layout)
         step = values_of(table["step"].chunk(0))
         return _Part(path, int(step.min()), int(step.max()), table) if len(step) else None
 
@@ -218,7 +201,7 @@ class SnapshotReader:
             yield part.journal
             return
         try:
-            table = _read_parquet(part.path, ["step", *self.layout.labels, *statistics])
+            table = read_parquet(part.path, statistics, self.layout)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             self._broken(part.path, str(error).splitlines()[0][:120])
             return
@@ -244,104 +227,30 @@ class SnapshotReader:
         self, found: Iterable[tuple[pa.Table, NDArray[np.intp]]], statistics: Sequence[str]
     ) -> SnapshotRows:
         pieces = list(found)
-        taken = {name: [_taken(table, name, rows) for table, rows in pieces] for name in statistics}
+        cells = {
+            name: [statistic_at(table, name, rows, self._dtype(name)) for table, rows in pieces]
+            for name in statistics
+        }
+        steps = [values_of(table["step"].chunk(0))[rows] for table, rows in pieces]
         return SnapshotRows(
-            step=_joined([values_of(t["step"].chunk(0))[rows] for t, rows in pieces], np.int64),
+            step=_joined(steps, np.dtype(np.int64)),
             names=_labels(pieces, self.layout.subject),
-            kinds=_labels(pieces, "kind") if self.layout.kinds else (),
+            kinds=_labels(pieces, "kind") if self.layout.kinds else ("",) * sum(map(len, steps)),
             values={
-                name: _joined([v for v, _ in parts], self._dtype(name))
-                for name, parts in taken.items()
+                n: _joined([v for v, _ in parts], self._dtype(n)) for n, parts in cells.items()
             },
             present={
-                name: _joined([p for _, p in parts], np.bool_) for name, parts in taken.items()
+                n: _joined([p for _, p in parts], np.dtype(bool)) for n, parts in cells.items()
             },
         )
 
-    def _dtype(self, statistic: str) -> type[np.generic]:
-        return np.float32 if statistic in self.layout.floats else np.int64
+    def _dtype(self, statistic: str) -> np.dtype[Any]:
+        return np.dtype(np.float32 if statistic in self.layout.floats else np.int64)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """One part's share of a matrix; a row for each of its steps, a column a known name."""
-
-    steps: IntArray
-    values: NDArray[Any]
-    present: BoolArray
-
-
-def _piece(
-    table: pa.Table, subject: str, statistic: str, rows: NDArray[np.intp], codes: dict[str, int]
-) -> _Piece:
-    """One part's share; names it meets first are added to ``codes``."""
-    column = table[subject].chunk(0)
-    local = values_of(column)[rows]
-    texts = texts_of(column.dictionary)
-    used, first = np.unique(local, return_index=True)
-    translate = np.zeros(len(texts), dtype=np.intp)
-    for code in used[np.argsort(first)]:
-        translate[code] = codes.setdefault(texts[code], len(codes))
-    steps, index = _distinct(values_of(table["step"].chunk(0))[rows])
-    taken, there = _taken(table, statistic, rows)
-    shape = (len(steps), len(codes))
-    values = np.full(shape, _absent(taken.dtype), dtype=taken.dtype)
-    present = np.zeros(shape, dtype=bool)
-    values[index, translate[local]] = taken
-    present[index, translate[local]] = there
-    return _Piece(steps, values, present)
-
-
-def _distinct(steps: IntArray) -> tuple[IntArray, NDArray[np.intp]]:
-    """The distinct steps, ascending, and the index of each row's step among them."""
-    change = np.diff(steps)
-    if (change >= 0).all():  # as the writer leaves it: no sort needed
-        starts = np.concatenate(([True], change != 0)) if len(steps) else np.zeros(0, dtype=bool)
-        return steps[starts], np.cumsum(starts) - 1
-    distinct, index = np.unique(steps, return_inverse=True)
-    return distinct, index
-
-
-def _assemble(
-    pieces: list[_Piece], names: tuple[str, ...], dtype: type[np.generic]
-) -> SnapshotMatrix:
-    steps = (
-        np.unique(np.concatenate([p.steps for p in pieces])) if pieces else np.zeros(0, np.int64)
-    )
-    shape = (len(steps), len(names))
-    values = np.full(shape, _absent(np.dtype(dtype)), dtype=dtype)
-    present = np.zeros(shape, dtype=bool)
-    for piece in pieces:
-        rows = np.searchsorted(steps, piece.steps)
-        width = piece.values.shape[1]
-        # A step may be spread over two parts: what one has not taken must not erase the other's.
-        values[rows, :width] = np.where(piece.present, piece.values, values[rows, :width])
-        present[rows, :width] |= piece.present
-    return SnapshotMatrix(steps, names, values, present)
-
-
-def _taken(
-    table: pa.Table, statistic: str, rows: NDArray[np.intp]
-) -> tuple[NDArray[Any], BoolArray]:
-    """The values of a statistic at some rows and where they were taken at all."""
-    if statistic not in table.column_names:
-        return np.full(len(rows), np.nan, dtype=np.float32), np.zeros(len(rows), dtype=bool)
-    column = table[statistic].chunk(0)
-    values = values_of(column)[rows]
-    mask = mask_of(column)
-    if mask is None:
-        return values, np.ones(len(rows), dtype=bool)
-    there = mask[rows]
-    return np.where(there, values, _absent(values.dtype)), there
-
-
-def _count(table: pa.Table, name: str) -> IntArray:
-    values, _ = _taken(table, name, np.arange(table.num_rows))
-    return np.asarray(np.nan_to_num(values), dtype=np.int64)
-
-
-def _absent(dtype: np.dtype[Any]) -> Any:
-    return dtype.type(np.nan if dtype.kind == "f" else 0)
+def _above_zero(table: pa.Table, name: str) -> BoolArray:
+    rows = np.arange(table.num_rows)
+    return statistic_at(table, name, rows, np.dtype(np.int64))[0] > 0
 
 
 def _labels(pieces: list[tuple[pa.Table, NDArray[np.intp]]], name: str) -> tuple[str, ...]:
@@ -353,12 +262,8 @@ def _labels(pieces: list[tuple[pa.Table, NDArray[np.intp]]], name: str) -> tuple
     return tuple(found)
 
 
-def _joined(arrays: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
-
-
-def _one_chunk(table: pa.Table) -> pa.Table:
-    return table.unify_dictionaries().combine_chunks()
+def _joined(arrays: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
 
 
 def _open_parquet(path: Path) -> _Part | None:
@@ -372,14 +277,6 @@ def _open_parquet(path: Path) -> _Part | None:
         return None
     ranges = [_range(metadata.row_group(i), "step") for i in range(metadata.num_row_groups)]
     return _Part(path, min(low for low, _ in ranges), max(high for _, high in ranges))
-
-
-def _read_parquet(path: Path, columns: Sequence[str]) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        there = set(file.schema_arrow.names)
-        return _one_chunk(file.read(columns=[name for name in columns if name in there]))
 
 
 def _may_hold(part: _Part, counts: Sequence[str]) -> bool:

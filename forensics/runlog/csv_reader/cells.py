@@ -17,8 +17,13 @@ ARROW_TRUE = ("1", "True", "true", "TRUE")
 ARROW_FALSE = ("0", "False", "false", "FALSE")
 INT64 = range(-(2**63), 2**63)
 
+_AROUND = " \t\r\f\v\"'"
 _WRAPPED = re.compile(r"[A-Za-z_][\w.]*\(\s*([^(),]+?)\s*(?:,.*)?\)")
 """``tensor(0.5, device='cuda:0')``, ``np.float64(0.5)``, ``array(nan)``."""
+WRAPPED = re.compile(
+    rb"(?:tensor|array|(?:np\.|numpy\.)?float\d+)\(\s*([-+.\w]+)\s*(?:,[^()\n\"]*)?\)"
+)
+"""The same in a line of bytes, for the wrappers that whole logs are full of; group 1 the number."""
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _THOUSANDS_DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+,\d*")
 _WINDOWS_NAN = re.compile(r"[+-]?(?:1\.#(?:QNAN|SNAN|IND|NAN)0*|nan\(\w+\))", re.IGNORECASE)
@@ -32,7 +37,12 @@ def parse_number(text: str, decimal: str = ".") -> float | None:
     thousands where they cannot mean anything else, flags (as 1 and 0), and a number wrapped as
     a tensor or a numpy scalar prints itself.
     """
-    bare = text.strip().strip("\"'").strip()
+    if decimal == "." and text.isascii() and "_" not in text:
+        try:
+            return float(text)
+        except ValueError:
+            pass
+    bare = text.strip(_AROUND)
     if decimal == ",":
         if _THOUSANDS_DOTTED.fullmatch(bare):
             bare = bare.replace(".", "")
@@ -62,7 +72,7 @@ def _plain_number(bare: str) -> float | None:
 
 def parse_flag(text: str, decimal: str = ".") -> bool | None:
     """A cell as a flag; None where it is none. A number other than 0 is true, NaN is neither."""
-    word = text.strip().strip("\"'").lower()
+    word = text.strip(_AROUND).lower()
     if word in TRUE or word in FALSE:
         return word in TRUE
     number = parse_number(text, decimal)
@@ -71,7 +81,7 @@ def parse_flag(text: str, decimal: str = ".") -> bool | None:
 
 def parse_step(text: str, decimal: str = ".") -> int | None:
     """A cell as a step: a whole number that fits 64 bits, ``12.0`` too; else None."""
-    bare = text.strip().strip("\"'")
+    bare = text.strip(_AROUND)
     try:
         step = int(bare) if "_" not in bare and bare.isascii() else None
     except ValueError:  # also: more digits than Python converts

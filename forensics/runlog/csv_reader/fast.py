@@ -18,6 +18,8 @@ from forensics.runlog.schema import Kind
 from forensics.runlog.steps import BoolArray
 
 _ARROW_BLOCK = 1 << 20
+_EXACT = 2.0**53
+"""Whole numbers below it are exact as float64."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Piece:
     texts: tuple[str, ...] = ()
 
 
-def parse_fast(block: bytes, layout: Layout) -> Iterator[dict[str, Piece]] | None:
+def parse_fast(block: bytes, layout: Layout) -> list[dict[str, Piece]] | None:
     """The rows of a block of whole lines, piece by piece; None where something in it is odd.
 
     Odd is what pyarrow cannot convert, a line that is not a row or a row that is not a line, a
@@ -53,7 +55,10 @@ def parse_fast(block: bytes, layout: Layout) -> Iterator[dict[str, Piece]] | Non
         return None
     if layout.step_index is not None and table.column(layout.step_index).null_count:
         return None
-    return _pieces(table, layout)
+    pieces = list(_pieces(table, layout))
+    if layout.float_steps and not all(_with_whole_steps(piece) for piece in pieces):
+        return None
+    return pieces
 
 
 def _options(
@@ -64,7 +69,12 @@ def _options(
         csv.ReadOptions(column_names=labels, block_size=_ARROW_BLOCK),
         csv.ParseOptions(delimiter=layout.delimiter),
         csv.ConvertOptions(
-            column_types=dict(zip(labels, map(_arrow_type, layout.kinds), strict=True)),
+            column_types={
+                label: pa.float64()
+                if kind is Kind.INT and layout.float_steps
+                else _arrow_type(kind)
+                for label, kind in zip(labels, layout.kinds, strict=True)
+            },
             null_values=list(ARROW_ABSENT),
             true_values=list(ARROW_TRUE),
             false_values=list(ARROW_FALSE),
@@ -88,6 +98,15 @@ def _pieces(table: pa.Table, layout: Layout) -> Iterator[dict[str, Piece]]:
         }
 
 
+def _with_whole_steps(columns: dict[str, Piece]) -> bool:
+    """Turn steps written as ``12.0`` into integers; False where one is no whole number."""
+    steps = columns["step"].values
+    if not (np.abs(steps) < _EXACT).all() or (steps % 1).any():
+        return False
+    columns["step"] = Piece(steps.astype(np.int64))
+    return True
+
+
 def _piece(column: pa.Array, kind: Kind) -> Piece:
     if kind is Kind.TEXT:
         texts = tuple(column.dictionary.to_pylist())
@@ -96,7 +115,8 @@ def _piece(column: pa.Array, kind: Kind) -> Piece:
     if kind is Kind.FLAG:
         values: NDArray[Any] = _bits(column, 1)
     else:
-        values = _buffer(column, np.dtype(np.float64 if kind is Kind.FLOAT else np.int64))
+        whole = pa.types.is_integer(column.type)
+        values = _buffer(column, np.dtype(np.int64 if whole else np.float64))
     if present is not None:
         absent = {Kind.FLOAT: np.nan, Kind.INT: 0, Kind.FLAG: False}[kind]
         values = np.where(present, values, values.dtype.type(absent))

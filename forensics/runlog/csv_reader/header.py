@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forensics.errors import InputError
-from forensics.runlog.csv_reader.cells import is_absent, parse_number, parse_step
+from forensics.runlog.csv_reader.cells import WRAPPED, is_absent, parse_number, parse_step
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 
@@ -41,7 +41,11 @@ USABLE = frozenset(
     (*CANONICAL_NAMES[1:6], "scaler_scale", "val_loss", "update_l2", "param_l2", "ema_l2_distance")
 )
 """Columns that something can be told from."""
+_MOST_BAD_STEPS = 0.75
+"""Share of cells of a step column that may be no steps; beyond that it is some other axis."""
+_FEWEST_ODD = 3
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_FLOAT_STEP = re.compile(r"\s*[+-]?\d+[.,]0*\s*", re.ASCII)
 _SEPARATOR_LINE = re.compile(r"sep=.", re.IGNORECASE)
 
 
@@ -55,6 +59,8 @@ class Layout:
         header: the header's cells as written, to know a repeated one by.
         delimiter: between cells.
         decimal: ``.`` or ``,``.
+        float_steps: are steps written as ``12.0``?
+        wrapped: are numbers written as ``tensor(0.5)``?
     """
 
     names: tuple[str, ...]
@@ -62,6 +68,8 @@ class Layout:
     header: tuple[str, ...]
     delimiter: str = ","
     decimal: str = "."
+    float_steps: bool = False
+    wrapped: bool = False
 
     @property
     def step_index(self) -> int | None:
@@ -138,9 +146,9 @@ def layout_of(cells: Sequence[str], delimiter: str, log: RepairLog) -> Layout:
 def settle(layout: Layout, lines: Sequence[str], log: RepairLog) -> Layout:
     """The layout once some rows have been looked at: decimal comma, numbers or text, the step."""
     rows = [split_cells(line.removesuffix("\r"), layout.delimiter) for line in lines[:SAMPLE]]
-    rows = [row for row in rows if tuple(row) != layout.header]
+    rows = [row for row in rows if len(row) == len(layout.names) and tuple(row) != layout.header]
     columns = {
-        name: [row[i] for row in rows if i < len(row) and not is_absent(row[i])]
+        name: [row[i] for row in rows if not is_absent(row[i])]
         for i, name in enumerate(layout.names)
     }
     if layout.delimiter != "," and _comma_is_decimal(columns):
@@ -150,7 +158,8 @@ def settle(layout: Layout, lines: Sequence[str], log: RepairLog) -> Layout:
         Kind.FLOAT if spec_of(name) is None and _numeric(columns[name], layout.decimal) else kind
         for name, kind in zip(layout.names, layout.kinds, strict=True)
     )
-    layout = replace(layout, kinds=kinds)
+    wrapped = any(WRAPPED.search(line.encode()) for line in lines[:SAMPLE])
+    layout = replace(layout, kinds=kinds, wrapped=wrapped)
     return _settle_step(layout, columns.get("step", []), bool(rows), log)
 
 
@@ -159,10 +168,10 @@ def _settle_step(layout: Layout, cells: list[str], rows: bool, log: RepairLog) -
     if "step" not in layout.names:
         log.note("missing-step-column", detail="none is named so")
         return layout
-    good = sum(parse_step(cell, layout.decimal) is not None for cell in cells)
-    if not rows or good * 2 > len(cells):
-        return layout
-    why = f"it holds {shown(cells[0])}" if cells else "it is empty"
+    bad = [cell for cell in cells if parse_step(cell, layout.decimal) is None]
+    if not rows or (cells and len(bad) <= _MOST_BAD_STEPS * len(cells)):
+        return replace(layout, float_steps=any(map(_FLOAT_STEP.fullmatch, cells)))
+    why = f"it holds {shown(bad[0])}" if cells else "it is empty"
     log.note("missing-step-column", detail=why)
     index = layout.names.index("step")
     names = (*layout.names[:index], "step (as written)", *layout.names[index + 1 :])
@@ -223,7 +232,7 @@ def _refuse_other_files(cells: list[str], path: Path) -> None:
     """Say what a file is that is no CSV, or has lost its header."""
     text = "".join(cells)
     odd = sum(not char.isprintable() for char in text) + text.count("\ufffd")
-    if odd and odd * 20 > len(text):
+    if odd >= _FEWEST_ODD and odd * 20 > len(text):
         raise InputError("is binary, not a CSV", where=path, hint=_wanted())
     if text.lstrip().startswith(("{", "[{")):
         raise InputError("is JSON, not a CSV", where=path, hint=_wanted())

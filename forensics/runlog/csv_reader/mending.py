@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.runlog.csv_reader.cells import is_absent, parse_flag, parse_number, parse_step
+from forensics.runlog.csv_reader.cells import (
+    FALSE,
+    TRUE,
+    is_absent,
+    parse_flag,
+    parse_number,
+    parse_step,
+)
 from forensics.runlog.csv_reader.fast import Piece
 from forensics.runlog.csv_reader.header import Layout, layout_of, split_cells
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
@@ -18,6 +25,7 @@ from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 from forensics.runlog.steps import text_column
 
 _OUTSIDE_BRACKETS = r"{d}(?![^()]*\))"
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 _PLAIN_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf)\s*")
 
 
@@ -56,12 +64,27 @@ class Mender:
         self._line = first_line
         for i, line in enumerate(lines):
             torn = line.endswith("\0")
-            bare = line.rstrip("\0")
-            if bare.strip():
-                following = next((text for text in lines[i + 1 :] if text.strip("\0 \r")), "")
-                yield from self._take(bare, torn, following)
+            cells = line.rstrip("\0").split(self.layout.delimiter)
+            if not torn and self._plain(line, cells):
+                self._keep(cells)
+            elif line.strip("\0 \r\t"):
+                yield from self._take(line.rstrip("\0"), torn, lines[i + 1 : i + 9])
             self._line += not torn  # a NUL mark is no line end of the file
         yield from self._give()
+
+    def _plain(self, line: str, cells: list[str]) -> bool:
+        """Is it a row like most: as many cells as columns, and a step of digits?"""
+        index = self.layout.step_index
+        return (
+            len(cells) == len(self.layout.names)
+            and index is not None
+            and _DIGITS.fullmatch(cells[index]) is not None
+            and '"' not in line
+        )
+
+    def _keep(self, cells: list[str]) -> None:
+        self._rows.append(cells)
+        self._lines.append(self._line)
 
     def _decoded(self, block: bytes) -> list[str]:
         try:
@@ -75,7 +98,7 @@ class Mender:
 
     # -- one line ---------------------------------------------------------------------------
 
-    def _take(self, line: str, torn: bool, following: str) -> Iterator[Mended]:
+    def _take(self, line: str, torn: bool, following: list[str]) -> Iterator[Mended]:
         layout = self.layout
         cells = split_cells(line, layout.delimiter)
         if len(cells) != len(layout.names) and "(" in line:
@@ -102,8 +125,7 @@ class Mender:
         if missing:
             self._log.note("short-rows", line=self._line, step=self._step_of(cells))
             cells = cells + [""] * missing
-        self._rows.append(cells)
-        self._lines.append(self._line)
+        self._keep(cells)
 
     def _refuse(self, cells: list[str]) -> None:
         """A line that is no row, or a row that cannot be placed."""
@@ -131,7 +153,7 @@ class Mender:
 
     # -- more cells than columns ------------------------------------------------------------
 
-    def _take_overlong(self, cells: list[str], following: str) -> None:
+    def _take_overlong(self, cells: list[str], following: list[str]) -> None:
         width = len(self.layout.names)
         if not any(cell.strip() for cell in cells[width:]):
             self._log.note("extra-cells", line=self._line)
@@ -142,10 +164,9 @@ class Mender:
             self._log.note("overlong-rows", line=self._line, step=self._step_of(cells))
             return
         self._log.note("glued-rows", line=self._line, step=self._step_of(cells))
-        self._rows.append(whole)
-        self._lines.append(self._line)
+        self._keep(whole)
 
-    def _second_of_glued(self, cells: list[str], following: str) -> list[str] | None:
+    def _second_of_glued(self, cells: list[str], following: list[str]) -> list[str] | None:
         """The whole row at the end of a line that begins with a cut one; None if it is not so.
 
         A restart that goes on in a torn line glues the cut cell to the new row's first one. All
@@ -160,7 +181,8 @@ class Mender:
         if index != 0:
             whole = ["", *whole[1:]]
             return whole if self._step_of(whole) is not None else None
-        after = self._step_of(split_cells(following, self.layout.delimiter))
+        next_line = next((line for line in following if line.strip("\0 \r")), "")
+        after = self._step_of(split_cells(next_line, self.layout.delimiter))
         if after is None or not whole[0].strip().endswith(str(after - 1)) or after < 1:
             return None
         fits = all(
@@ -174,6 +196,8 @@ class Mender:
     def _is_header(self, cells: Sequence[str]) -> bool:
         if tuple(cells) == self.layout.header:
             return True
+        if self._step_of(cells) is not None:
+            return False
         names = sum(spec_of(cell.strip().lower()) is not None for cell in cells)
         numbers = any(parse_number(cell) is not None for cell in cells)
         return names >= 2 and not numbers
@@ -226,15 +250,20 @@ class Mender:
         return Piece(values, None if present.all() else present)
 
     def _note_cells(self, cells: Sequence[str], found: list[Any], name: str) -> None:
-        for i, (cell, value) in enumerate(zip(cells, found, strict=True)):
-            if value is None and not is_absent(cell):
-                self._log.note(
-                    "unparsable-cells", line=self._lines[i], detail=f"{name} {shown(cell)}"
-                )
-            elif value is not None and self.layout.decimal == "." and _odd(cell):
-                self._log.note("odd-numbers", line=self._lines[i], detail=f"{name} {shown(cell)}")
+        """Note the cells that are no numbers, and those no other reader would take for one."""
+        bad = [i for i, value in enumerate(found) if value is None and not is_absent(cells[i])]
+        odd = [i for i, value in enumerate(found) if value is not None and self._odd(cells[i])]
+        for kind, where in (("unparsable-cells", bad), ("odd-numbers", odd)):
+            if where:
+                line, detail = self._lines[where[0]], f"{name} {shown(cells[where[0]])}"
+                self._log.note(kind, line=line, count=len(where), detail=detail)
+
+    def _odd(self, cell: str) -> bool:
+        return "(" in cell or "#" in cell or ("," in cell and self.layout.decimal == ".")
 
     def _steps(self, cells: Sequence[str]) -> NDArray[np.int64]:
+        if all(map(_DIGITS.fullmatch, cells)):
+            return np.array(list(map(int, cells)), dtype=np.int64)
         decimal = self.layout.decimal
         steps = [step for cell in cells if (step := parse_step(cell, decimal)) is not None]
         fractional = sum("." in cell or "," in cell for cell in cells)
@@ -243,17 +272,12 @@ class Mender:
         return np.array(steps, dtype=np.int64)
 
 
-def _odd(cell: str) -> bool:
-    """Is it a number that no reader of CSV would take for one?"""
-    bare = cell.strip()
-    return "(" in bare or "," in bare or "#" in bare
-
-
 def _fits(cell: str, kind: Kind, decimal: str) -> bool:
     if kind is Kind.TEXT:
         return True
-    parse = parse_flag if kind is Kind.FLAG else parse_number
-    return parse(cell, decimal) is not None
+    if kind is Kind.FLAG:
+        return cell.strip().lower() in TRUE | FALSE
+    return parse_number(cell, decimal) is not None
 
 
 def _split_outside_brackets(line: str, delimiter: str) -> list[str]:

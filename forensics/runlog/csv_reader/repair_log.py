@@ -55,7 +55,7 @@ KINDS: dict[str, RepairKind] = {
     "stray-lines": RepairKind("{n} line{s} that are no rows passed over: {detail}", lossy=True),
     # the cells
     "bad-steps": RepairKind("{n} row{s} dropped whose step is no whole number: {detail}", True),
-    "float-steps": RepairKind("{n} step{s} written with a fraction of zero"),
+    "float-steps": RepairKind("steps are written with a fraction of zero"),
     "negative-steps": RepairKind("{n} step{s} below zero"),
     "odd-numbers": RepairKind("{n} number{s} in a foreign spelling: {detail}"),
     "unparsable-cells": RepairKind("{n} cell{s} taken as absent, being no number: {detail}", True),

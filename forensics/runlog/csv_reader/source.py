@@ -13,10 +13,11 @@ from typing import BinaryIO
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
 
-BLOCK = 8 << 20
+BLOCK = 2 << 20
 """Bytes a block, and the longest line."""
 NUL_MARK = b"\0"
 """Ends a line that a run of NUL bytes cut off: what precedes it is torn."""
+_WARM_UP = 24 << 20
 _GZIP = b"\x1f\x8b"
 _BOMB_SIZE = 256 << 20
 _BOMB_RATIO = 250
@@ -46,6 +47,8 @@ def read_lines(path: Path, log: RepairLog) -> Iterator[bytes]:
     Raises:
         InputError: it cannot be opened or is no text.
     """
+    # glibc maps every block anew, a page fault per 4 KiB, until one this large has been freed.
+    bytes(_WARM_UP)
     try:
         with path.open("rb") as file:
             yield from _whole_lines(_in_utf8(_decompressed(file, path, log), path, log), path, log)

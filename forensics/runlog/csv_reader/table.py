@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.builder import TableBuilder
+from forensics.runlog.csv_reader.cells import WRAPPED
 from forensics.runlog.csv_reader.fast import parse_fast
 from forensics.runlog.csv_reader.header import SAMPLE, Layout, is_preamble, read_header, settle
 from forensics.runlog.csv_reader.mending import Mender, mend_last_line
@@ -68,9 +69,15 @@ class _Reader:
                 self._mend(stretch)
 
     def _fast(self, block: bytes) -> bool:
-        pieces = parse_fast(block, self._mender.layout)
+        layout = self._mender.layout
+        bare, unwrapped = WRAPPED.subn(rb"\1", block) if layout.wrapped else (block, 0)
+        pieces = parse_fast(bare, layout)
         if pieces is None:
             return False
+        if unwrapped:
+            self._log.note("odd-numbers", line=self._line, count=unwrapped, detail="tensor(…)")
+        if layout.float_steps and not self._log.count("float-steps"):
+            self._log.note("float-steps", line=self._line)
         for columns in pieces:
             self.builder.append(columns, first_line=self._line)
             self._line += len(next(iter(columns.values())).values)
