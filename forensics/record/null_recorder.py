@@ -19,7 +19,7 @@ class NullRecorder:
     def end_step(self, loss: Any) -> None:
         """Nothing."""
 
-    def observe(self, grads: Any) -> None:
+    def observe(self, grads: Any, *, scaled: bool = False) -> None:
         """Nothing."""
 
     def write(self, log: Any) -> None:
@@ -28,7 +28,10 @@ class NullRecorder:
     def note(self, **cells: Any) -> None:
         """Nothing."""
 
-    def close(self) -> None:
+    def count_tokens(self, tokens: int) -> None:
+        """Nothing."""
+
+    def close(self, ended: Any = None) -> None:
         """Nothing."""
 
     def __enter__(self) -> Self:
