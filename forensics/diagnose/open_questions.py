@@ -80,7 +80,7 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
     if not signals.has("loss"):
         gaps.append("No loss column: spikes, divergence and plateaus could not be judged.")
     if not signals.has("grad_l2_pre_clip"):
-        gaps.append("No gradient norms: exploding, vanishing or clipped gradients could not be.")
+        gaps.append("No gradient norms: explosion, vanishing and clipping could not be judged.")
     if not signals.has("skipped") and not signals.has("scaler_scale"):
         gaps.append("Neither skips nor loss scale are logged: the scaler could not be judged.")
     return tuple(gaps)
