@@ -19,6 +19,8 @@ CONSTANT = 5e-3
 """Relative width of a constant threshold: half a unit in the last of 3 printed digits."""
 AGREE = 0.9
 """Share of the clipped steps that must end at one norm for it to be the threshold."""
+FIRST = 500
+"""Clipped steps it is read from: the first, so that what follows does not change it."""
 LEAST = 5
 """Clipped steps from which a threshold can be read."""
 
@@ -61,7 +63,7 @@ def _clip_of(signals: Signals) -> Clip:
     if manifest is not None and manifest.max_norm is not None:
         limit = float(manifest.max_norm)
         return Clip(True, limit, True, finite, finite & (norm > (1 + SHRUNK) * limit))
-    ends = post[shrunk]
+    ends = post[shrunk][:FIRST]
     limit = median(ends)
     agree = np.abs(ends - limit) <= CONSTANT * limit
     read = len(ends) >= LEAST and bool(agree.mean() >= AGREE)

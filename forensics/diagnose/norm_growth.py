@@ -25,8 +25,11 @@ EVEN = 0.08
 """Least share of a window's rise that each of its three steps must have (a step has one)."""
 GROWTH = (10.0, 30.0, 8.0)
 """Least growth over 300 rows, over any other window, and least t, that the rules start from."""
+STEP = 0.1
+"""Least rise from block to block that still belongs to a growth."""
 MOST = 12
-"""Episodes told."""
+"""Episodes told at each length of blocks."""
+_POINTS = 64
 
 
 @dataclass(frozen=True)
@@ -64,18 +67,35 @@ def find_growth(signals: Signals, factor: float, short: float, t: float) -> tupl
     rows = np.flatnonzero(np.isfinite(signals.log_norm))
     values = signals.log_norm[rows]
     grains = _medians_of_five(values)
-    edges = np.zeros(len(grains) + 1, dtype=np.int64)
+    taken = np.zeros(len(grains), dtype=bool)
+    found: list[Growth] = []
     for size, blocks in _levels(grains):
         least = np.log(factor if size * GRAIN == 100 else short)
-        windows = _windows(grains, blocks, size, least, t)
-        edges[windows] += 1
-        edges[windows + BLOCKS * size] -= 1
-    marked = np.cumsum(edges)[:-1] > 0
-    found = episodes(np.flatnonzero(marked), 1)[:MOST]
-    episodes_found = (_episode(rows, values, grains, a, b) for a, b in found)
-    return tuple(
-        replace(one, first=min(dated(signals, one.first), one.top)) for one in episodes_found
-    )
+        for a, b in _stretches(_windows(grains, blocks, size, least, t), size):
+            if taken[a:b].any():  # part of a growth that shorter blocks have seen
+                continue
+            growth, end = _episode(rows, values, grains, _foot(blocks, a, size), b - 1)
+            taken[a:end] = True
+            first = min(dated(signals, growth.first), growth.top)
+            found.append(replace(growth, first=first))
+    return tuple(sorted(found, key=lambda growth: growth.first))
+
+
+def _stretches(windows: IntArray, size: int) -> list[tuple[int, int]]:
+    """First grain, and the one after the last, of each stretch of overlapping windows."""
+    length = BLOCKS * size
+    return [(a, b + length) for a, b in episodes(windows, length)[:MOST]]
+
+
+def _foot(blocks: FloatArray, grain: int, size: int) -> int:
+    """The grain where the rise begins that is seen to be under way at ``grain``.
+
+    Back in whole blocks as long as each is lower than the next by more than a little.
+    """
+    block = grain // size
+    while block > 0 and blocks[block] - blocks[block - 1] > STEP:
+        block -= 1
+    return block * size
 
 
 def _medians_of_five(values: FloatArray) -> FloatArray:
@@ -120,7 +140,8 @@ def _windows(grains: FloatArray, blocks: FloatArray, size: int, least: float, t:
     weakest = np.minimum(np.minimum(steps[:-2], steps[1:-1]), steps[2:])
     found = np.flatnonzero((total > least) & (weakest > EVEN * total)) * size
     if size > 1 and len(found):
-        points = grains[found[:, None] + np.arange(BLOCKS * size)]
+        spacing = max(1, BLOCKS * size // _POINTS)
+        points = grains[found[:, None] + np.arange(0, BLOCKS * size, spacing)]
         found = found[_t_statistic(points) > t]
     return found
 
@@ -134,8 +155,10 @@ def _t_statistic(points: FloatArray) -> FloatArray:
     return np.asarray(r * np.sqrt((count - 2) / np.maximum(1 - r * r, 1e-12)))
 
 
-def _episode(rows: IntArray, values: FloatArray, grains: FloatArray, a: int, b: int) -> Growth:
-    """The episode that the marked grains ``a`` … ``b`` belong to."""
+def _episode(
+    rows: IntArray, values: FloatArray, grains: FloatArray, a: int, b: int
+) -> tuple[Growth, int]:
+    """The growth that the grains ``a`` … ``b`` belong to, and the grain after its last."""
     past = grains[max(0, a - max(4, b - a + 1)) : a]
     level = median(past) if len(past) >= 4 else float(np.min(grains[a : a + BLOCKS]))
     half = (level + float(np.max(grains[a : b + 1]))) / 2
@@ -153,7 +176,8 @@ def _episode(rows: IntArray, values: FloatArray, grains: FloatArray, a: int, b: 
         first += int(np.argmax(values[first : peak + 1] > level + noise))
     last = rows[min(end * GRAIN, len(rows)) - 1] if returned else rows[-1]
     highest = float(values[peak]) - level
-    return Growth(int(rows[first]), int(rows[peak]), int(last), level, highest, slope, returned)
+    where = (int(rows[first]), int(rows[peak]), int(last))
+    return Growth(*where, level, highest, slope, returned), end
 
 
 def _onset(path: FloatArray, level: float, rise: float, noise: float) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from forensics.diagnose.rule import Rule
 from forensics.diagnose.rules.activation_overflow_risk import activation_overflow_risk
 from forensics.diagnose.rules.broken_log import broken_log
@@ -51,58 +53,68 @@ from forensics.diagnose.rules.stuck_log import stuck_log
 from forensics.diagnose.rules.update_ratio import update_ratio
 from forensics.diagnose.rules.weight_growth import weight_growth
 
-RULES: tuple[Rule, ...] = (
-    # non-finite values
-    nonfinite_loss,
-    nonfinite_gradient,
-    nonfinite_parameter,
-    norm_overflow,
-    masked_nonfinite,
-    dead_run,
-    poisoned_state,
-    # loss scaling
-    high_skip_rate,
-    loss_scale_collapse,
-    loss_scale_oscillation,
-    loss_scale_frozen,
-    loss_scale_policy_broken,
-    loss_scale_runaway,
-    precision_mismatch,
-    # clipping
-    clipping_every_step,
-    clipping_frequent,
-    clipping_ineffective,
-    clip_before_unscale,
-    clip_contamination,
-    # gradients and parameters
-    gradient_spike,
-    gradient_explosion,
-    gradient_vanishing,
-    dominant_parameter,
-    frozen_parameter,
-    depth_decay,
-    depth_growth,
-    update_ratio,
-    weight_growth,
-    stale_second_moment,
-    activation_overflow_risk,
-    rank_divergence,
-    # loss, learning rate, schedule
-    loss_spike,
-    loss_divergence,
-    loss_plateau,
-    loss_oscillation,
-    learning_rate_fault,
-    instability_at_warmup_end,
-    resume_seam,
-    overfitting,
-    nonfinite_validation,
-    broken_log,
-    # also
-    nonfinite_step_applied,
-    gradient_underflow,
-    phantom_skip,
-    recurring_sample,
-    stuck_log,
-    replica_drift,
-)
+GROUPS: Mapping[str, tuple[Rule, ...]] = {
+    "non-finite values": (
+        nonfinite_loss,
+        nonfinite_gradient,
+        nonfinite_parameter,
+        norm_overflow,
+        masked_nonfinite,
+        dead_run,
+        poisoned_state,
+        nonfinite_step_applied,
+    ),
+    "loss scaling": (
+        high_skip_rate,
+        loss_scale_collapse,
+        loss_scale_oscillation,
+        loss_scale_frozen,
+        loss_scale_policy_broken,
+        loss_scale_runaway,
+        precision_mismatch,
+        gradient_underflow,
+        phantom_skip,
+    ),
+    "clipping": (
+        clipping_every_step,
+        clipping_frequent,
+        clipping_ineffective,
+        clip_before_unscale,
+        clip_contamination,
+    ),
+    "gradients and parameters": (
+        gradient_spike,
+        gradient_explosion,
+        gradient_vanishing,
+        dominant_parameter,
+        frozen_parameter,
+        depth_decay,
+        depth_growth,
+        update_ratio,
+        weight_growth,
+        stale_second_moment,
+        activation_overflow_risk,
+        rank_divergence,
+        replica_drift,
+    ),
+    "loss, learning rate, schedule": (
+        loss_spike,
+        loss_divergence,
+        loss_plateau,
+        loss_oscillation,
+        learning_rate_fault,
+        instability_at_warmup_end,
+        overfitting,
+        nonfinite_validation,
+        recurring_sample,
+    ),
+    "the log itself": (
+        resume_seam,
+        broken_log,
+        stuck_log,
+    ),
+}
+"""The rules by what they are about."""
+
+RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
+"""Every rule, in report order."""

@@ -119,7 +119,7 @@ def _threshold_rows(signals: Signals, rows: IntArray) -> IntArray:
 def _finding(
     signals: Signals, rows: IntArray, told: str, around: IntArray | None = None
 ) -> Finding:
-    first, last = int(rows[0]), int(rows[-1])
+    first = int(rows[0])
     shown = rows[:6] if around is None else np.unique(np.concatenate((around[:5] - 1, around[:5])))
     manifest = signals.run.manifest
     optimizer = "" if manifest is None else str(manifest.optimizer.get("name", "")).lower()
@@ -134,7 +134,7 @@ def _finding(
         severity=Severity.ERROR if sgd else Severity.WARNING,
         message=f"the clip comes before unscale: {told}",
         first_step=signals.step_at(first),
-        last_step=signals.step_at(last),
+        last_step=signals.last_step,
         evidence=(
             signals.evidence("grad_l2_pre_clip", signals.norm, shown),
             signals.evidence("scaler_scale", signals.scale, shown),

@@ -56,8 +56,9 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
         asked = usable & (norm > (1 + thresholds.slack) * clip.threshold)
         above_limit = asked & (post > (1 + thresholds.slack) * clip.threshold)
     wrong = above_limit | above_before
-    count = int(wrong.sum())
-    if count < thresholds.least or count < thresholds.share * max(int(asked.sum()), 1):
+    # Counted as they come: steps that are right later do not take back those that were wrong.
+    count, of = np.cumsum(wrong), np.cumsum(asked | wrong)
+    if not ((count >= thresholds.least) & (count >= thresholds.share * of)).any():
         return
     yield _finding(signals, clip, wrong, asked, above_before, thresholds.slack)
 

@@ -141,12 +141,12 @@ def _is_fit(signals: Signals, episode: _Episode) -> bool:
 
 def _is_censored(signals: Signals, episode: _Episode) -> bool:
     """Does the log print too few decimals for norms as small as these, while training works?"""
-    norm = signals.norm[np.isfinite(signals.norm) & (signals.norm != 0)]
-    if episode.level != 0 or len(norm) == 0:
+    if episode.level != 0 or not np.isfinite(episode.early):
         return False
-    sample = norm[:200]
+    norm = signals.norm[: episode.first]
+    sample = norm[np.isfinite(norm) & (norm != 0)][:200]
     coarse = bool((np.round(sample, 4) == sample).all())
-    return coarse and float(norm.min()) < 1e3 * 1e-4 and episode.early < 1.0
+    return coarse and len(sample) > 0 and float(sample.min()) < 0.1 and episode.early < 1.0
 
 
 def _finding(signals: Signals, episode: _Episode) -> Finding:

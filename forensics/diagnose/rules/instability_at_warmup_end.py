@@ -67,7 +67,7 @@ def instability_at_warmup_end(signals: Signals, thresholds: Thresholds) -> Itera
             f"learning rate reaches {number(rate)}"
         ),
         first_step=at,
-        last_step=max(at, end),
+        last_step=signals.last_step,
         evidence=(signals.evidence("lr", signals.lr, sorted({0, warm // 2, warm, row})),),
         cause="The peak of the learning rate may be more than these weights bear.",
         remedy="Halve the peak, or lengthen the warm-up, if nothing else explains the trouble.",

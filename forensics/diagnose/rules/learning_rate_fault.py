@@ -162,7 +162,7 @@ def _reads_as_zero(signals: Signals, first: int, last: int) -> bool:
 
     So it is where the rate comes down to 0, or up from it, through the last printed decimal.
     """
-    rate = signals.lr
+    rate = signals.lr[: last + 2]
     known = np.flatnonzero(np.isfinite(rate) & (rate > 0))
     if len(known) == 0:
         return _learns(signals)
@@ -263,7 +263,9 @@ def _moves_on_skips(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
     length = last - first + 1
     wrong = active & (moves == length + 1)
     right = active & (moves <= length)
-    if wrong.sum() < 2 or wrong.sum() < 4 * right.sum():
+    # Counted as they come: what is right later does not take back what was wrong before.
+    sure = (np.cumsum(wrong) >= 2) & (np.cumsum(wrong) >= 4 * np.cumsum(right))
+    if not sure.any():
         return
     yield _skip_finding(signals, first[wrong], last[wrong], limits)
 
