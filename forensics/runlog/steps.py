@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+_MASK = ".present"
 
 
 def all_present(rows: int) -> BoolArray:
@@ -43,6 +46,11 @@ class Column:
     def text_at(self, row: int) -> str:
         """The text of one row of a text column."""
         return self.categories[int(self.values[row])]
+
+    def texts(self) -> NDArray[np.object_]:
+        """The text of each row of a text column, shape (rows,)."""
+        texts: NDArray[np.object_] = np.array(self.categories, dtype=object)[self.values]
+        return texts
 
     def take(self, rows: Any) -> Column:
         """The same column at some rows (an index array, a mask or a slice)."""
@@ -118,39 +126,47 @@ class StepTable:
     def take(self, rows: Any) -> StepTable:
         """The same table at some rows (an index array, a mask or a slice)."""
         columns = {name: column.take(rows) for name, column in self.columns.items()}
-        return StepTable(columns, self.repairs, self.source_format)
+        return replace(self, columns=columns)
 
     def to_pandas(self, masks: bool = False) -> pd.DataFrame:
-        """A data frame of the values; with ``masks`` a ``NAME.present`` column beside each.
+        """A data frame of the values; texts as text, the rest as numbers.
 
-        Without ``masks`` an absent cell and a written NaN look alike.
+        Args:
+            masks: put a ``NAME.present`` column beside each; without them an absent cell and a
+                written NaN look alike.
         """
         import pandas as pd
 
         data: dict[str, Any] = {}
         for name, column in self.columns.items():
-            data[name] = (
-                np.array(column.categories, dtype=object)[column.values]
-                if column.categories
-                else column.values
-            )
+            data[name] = column.texts() if column.categories else column.values
             if masks:
-                data[f"{name}.present"] = np.array(column.present)
+                data[f"{name}{_MASK}"] = np.array(column.present)
         return pd.DataFrame(data)
 
     @classmethod
     def from_pandas(cls, frame: pd.DataFrame) -> Self:
-        """A table from a data frame; ``NAME.present`` columns are masks, else NaN is kept as NaN.
+        """A table from a data frame, such as ``to_pandas`` gives.
 
+        ``NAME.present`` columns beside a ``NAME`` are its mask. Without one, a NaN of a plain
+        float column is a NaN that was written; a missing value of any other column is absent.
         Rows are sorted by ``step``; of repeated steps the last one is kept.
+
+        Raises:
+            ValueError: a step is missing, not whole, or does not fit 64 bits.
         """
-        names = [str(name) for name in frame.columns if not str(name).endswith(".present")]
-        arrays = {name: frame[name].to_numpy() for name in names}
-        masks = {
-            name: frame[f"{name}.present"].to_numpy(dtype=bool)
-            for name in names
-            if f"{name}.present" in frame.columns
-        }
+        labels = {str(name): name for name in frame.columns}
+        arrays: dict[str, Any] = {}
+        masks: dict[str, BoolArray] = {}
+        for name, label in labels.items():
+            if name.endswith(_MASK) and name.removesuffix(_MASK) in labels:
+                continue
+            series = frame[label]
+            arrays[name] = series.to_numpy()
+            if arrays[name].dtype.kind not in "fiub":
+                masks[name] = series.notna().to_numpy(dtype=bool)
+            if name + _MASK in labels:
+                masks[name] = frame[labels[name + _MASK]].to_numpy(dtype=bool)
         return cls.from_arrays(arrays, masks)
 
     @classmethod
@@ -159,36 +175,90 @@ class StepTable:
     ) -> Self:
         """A table from plain arrays (a missing ``step`` becomes 0, 1, 2 …).
 
+        Columns of the schema get the schema's type; of the others texts stay texts and all else
+        becomes float. Rows are sorted by ``step``; of repeated steps the last one is kept.
+
         Args:
-            arrays: per column an array-like of shape (rows,).
+            arrays: per column an array-like of shape (rows,). None is an absent cell.
             masks: where a cell is present, for the columns that have gaps.
+
+        Raises:
+            ValueError: the columns differ in length, a value does not fit its column, or a step
+                is missing, not whole, or does not fit 64 bits.
         """
-        rows = len(next(iter(arrays.values()))) if arrays else 0
-        arrays = {"step": arrays.get("step", np.arange(rows)), **arrays}
+        given = {name: np.asarray(values) for name, values in arrays.items()}
+        rows = len(next(iter(given.values()))) if given else 0
+        given.setdefault("step", np.arange(rows))
         masks = masks or {}
-        step = np.asarray(arrays["step"], dtype=np.int64)
-        order = np.argsort(step, kind="stable")
-        last = np.append(np.diff(step[order]) != 0, True) if rows else np.zeros(0, dtype=bool)
-        kept = order[last]
         columns = {
-            name: _column(name, values, masks.get(name)).take(kept)
-            for name, values in arrays.items()
+            name: _column(name, given[name], masks.get(name)) for name in canonical_order(given)
         }
-        known = [name for name in CANONICAL_NAMES if name in columns]
-        rest = [name for name in columns if name not in CANONICAL_NAMES]
-        return cls({name: columns[name] for name in (*known, *rest)})
+        if any(column.values.shape != (rows,) for column in columns.values()):
+            raise ValueError(
+                f"columns differ in length: {[len(c.values) for c in columns.values()]}"
+            )
+        if not columns["step"].present.all():
+            raise ValueError("a row has no step")
+        kept = _kept_rows(columns["step"].values)
+        return cls({name: column.take(kept) for name, column in columns.items()})
 
 
-def _column(name: str, values: Any, mask: BoolArray | None) -> Column:
+def canonical_order(names: Iterable[str]) -> tuple[str, ...]:
+    """The canonical columns first, in their order, then the others in theirs."""
+    there = list(names)
+    known = [name for name in CANONICAL_NAMES if name in there]
+    return tuple(dict.fromkeys((*known, *there)))
+
+
+def _kept_rows(step: IntArray) -> Any:
+    """The rows of a table in order of step, the last one of each."""
+    if (step[1:] > step[:-1]).all():
+        return slice(None)
+    order = np.argsort(step, kind="stable")
+    return order[np.append(np.diff(step[order]) != 0, True)]
+
+
+def _column(name: str, array: NDArray[Any], mask: BoolArray | None) -> Column:
     """A column of the type the schema gives this name (foreign names: what the values are)."""
     spec = spec_of(name)
-    array = np.asarray(values)
-    present = all_present(len(array)) if mask is None else np.asarray(mask, dtype=bool)
-    kind = spec.kind if spec else (Kind.TEXT if array.dtype.kind in "OUS" else Kind.FLOAT)
+    kind = spec.kind if spec else (Kind.FLOAT if array.dtype.kind in "fiub" else Kind.TEXT)
+    if spec is None and array.dtype.kind == "O" and not any(isinstance(v, str) for v in array):
+        kind = Kind.FLOAT
+    present = _written(array, kind) if mask is None else np.asarray(mask, dtype=bool)
+    if present.shape != array.shape:
+        raise ValueError(f"the mask of {name} has shape {present.shape}, not {array.shape}")
     if kind is Kind.TEXT:
-        return text_column([str(v) for v in array.tolist()])
+        values = array.tolist()
+        return text_column([str(v) if p else "" for v, p in zip(values, present, strict=True)])
+    if kind is Kind.INT and array.dtype.kind not in "iu":
+        array = _whole(array, present)
     dtype = {Kind.INT: np.int64, Kind.FLAG: np.bool_, Kind.FLOAT: np.float64}[kind]
-    return Column(array.astype(dtype), present)
+    if present.all():
+        return Column(array.astype(dtype), present)
+    filler = np.nan if kind is Kind.FLOAT else 0
+    return Column(np.where(present, array, filler).astype(dtype), present)
+
+
+def _written(array: NDArray[Any], kind: Kind) -> BoolArray:
+    """Where an array without mask holds a value: not where it holds None (or, for a flag, NaN)."""
+    if array.dtype.kind == "O":
+        return np.array([value is not None for value in array.tolist()], dtype=bool)
+    if array.dtype.kind == "f" and kind is Kind.FLAG:
+        return np.asarray(~np.isnan(array))
+    return all_present(len(array))
+
+
+def _whole(array: NDArray[Any], present: BoolArray) -> IntArray:
+    """Floats (or objects) as integers; ValueError where one is not a whole 64-bit number."""
+    if array.dtype.kind == "O":
+        whole = [int(value) if there else 0 for value, there in zip(array, present, strict=True)]
+        if not all(-(2**63) <= step < 2**63 for step in whole):
+            raise ValueError("a step does not fit 64 bits")
+        return np.array(whole, dtype=np.int64)
+    wide = np.where(present, array, 0).astype(np.float64)
+    if not (np.abs(wide) < 2.0**63).all() or (wide % 1 != 0).any():
+        raise ValueError("a step is not a whole number of 64 bits")
+    return wide.astype(np.int64)
 
 
 def text_column(texts: list[str]) -> Column:

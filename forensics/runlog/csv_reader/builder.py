@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from forensics.runlog.csv_reader.cells import is_absent, parse_number
 from forensics.runlog.csv_reader.fast import Piece
-from forensics.runlog.schema import CANONICAL_NAMES, spec_of
-from forensics.runlog.steps import BoolArray, Column, all_present
+from forensics.runlog.schema import spec_of
+from forensics.runlog.steps import BoolArray, Column, all_present, canonical_order
 
 
 class TableBuilder:
@@ -60,8 +60,7 @@ class TableBuilder:
         if "step" not in columns:
             rows = np.arange(self._rows, dtype=np.int64)
             columns["step"] = Column(rows, all_present(self._rows))
-        known = [name for name in CANONICAL_NAMES if name in columns]
-        return {name: columns[name] for name in dict.fromkeys((*known, *columns))}
+        return {name: columns[name] for name in canonical_order(columns)}
 
 
 class _ColumnBuilder:
