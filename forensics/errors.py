@@ -46,6 +46,10 @@ class InputError(ForensicsError):
     """A file or directory that cannot be read as what it should be."""
 
 
+class OutputError(ForensicsError):
+    """A file or stream that cannot be written."""
+
+
 class UsageError(ForensicsError):
     """A combination of options or settings that makes no sense."""
 

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+
+import numpy as np
+
 from forensics.diagnose.finding import RunFacts
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number, percent, span
+from forensics.runlog.manifest import Manifest
+from forensics.runlog.run import Run
+
+NOTABLE_SKIPS = 0.05
+"""Share of skipped steps above which superseded rows are worth a word; the same share that makes a
+recording warn, and a healthy scaler stays far below it."""
 
 
 def facts_of(signals: Signals) -> RunFacts:
@@ -18,7 +30,84 @@ def facts_of(signals: Signals) -> RunFacts:
         last_step=signals.step_at(rows - 1) if rows else None,
         source_format=run.steps.source_format,
         precision=signals.precision,
-        scaler=signals.scaler_active if signals.has("scaler_scale") else None,
+        scaler=_scaler(signals),
         clip_threshold=manifest.max_norm if manifest is not None else None,
-        repairs=tuple(repair.message for repair in run.steps.repairs),
+        duration_s=_duration(signals),
+        ended=_ended(manifest) if manifest is not None else "",
+        repairs=tuple(repair.message for repair in run.repairs),
+        superseded=tuple(text for text in map(_trouble, _superseded(run)) if text),
     )
+
+
+def _scaler(signals: Signals) -> bool | None:
+    """Was a loss scaler at work: as run.json says, else as the logged scale shows."""
+    if signals.policy is not None:
+        return signals.policy.enabled
+    return signals.scaler_active if signals.has("scaler_scale") else None
+
+
+def _duration(signals: Signals) -> float | None:
+    """Seconds of training: by the log's own clock, else by the segments of run.json."""
+    if signals.has("time_s"):
+        clock = signals.column("time_s")
+        clock = clock[np.isfinite(clock) & (clock >= 0)]
+        if len(clock):
+            # The clock starts at 0 in every segment, so a fall marks a resume.
+            gone = np.diff(clock, prepend=0.0)
+            return float(np.where(gone >= 0, gone, clock).sum())
+    manifest = signals.run.manifest
+    return _segments_duration(manifest) if manifest is not None else None
+
+
+def _segments_duration(manifest: Manifest) -> float | None:
+    """Wall-clock seconds of all segments; None where one has no end (it runs, or was killed)."""
+    total = 0.0
+    for segment in manifest.segments:
+        try:
+            begin = datetime.fromisoformat(segment.started)
+            end = datetime.fromisoformat(segment.ended or "")
+            total += (end - begin).total_seconds()
+        except (ValueError, TypeError):  # not a time, or one with and one without a zone
+            return None
+    return total if total > 0 else None
+
+
+def _ended(manifest: Manifest) -> str:
+    """How the run ended, unless it simply finished."""
+    ended = manifest.ended
+    if ended is None:
+        return "no end recorded (killed, or still running)" if manifest.segments else ""
+    at = "" if ended.step is None else f" at step {ended.step:,}"
+    said = f": {ended.message}" if ended.message else ""
+    words = {
+        "finished": "",
+        "interrupted": f"interrupted{at}",
+        "alarm": f"stopped by its alarm{at}{said}",
+        "exception": f"raised{at}{said}",
+    }
+    return words.get(ended.how, f"{ended.how}{at}{said}")
+
+
+def _superseded(run: Run) -> list[Signals]:
+    """The rows that resumes replaced, as runs of their own."""
+    return [Signals(replace(run, steps=table, superseded=())) for table in run.superseded]
+
+
+def _trouble(signals: Signals) -> str:
+    """What was wrong in superseded rows, in a clause; empty where nothing was."""
+    rows = len(signals)
+    if rows == 0:
+        return ""
+    parts = []
+    bad = np.flatnonzero(signals.loss_bad)
+    if len(bad):
+        row = int(bad[0])
+        loss = number(float(signals.loss[row]))
+        parts.append(f"the loss was {loss} from step {signals.step_at(row):,} on")
+    skips = int(signals.skipped.sum())
+    if skips > 1 and skips > NOTABLE_SKIPS * rows:
+        parts.append(f"{skips:,} of {rows:,} steps ({percent(skips / rows)}) were skipped")
+    if not parts:
+        return ""
+    where = span(signals.step_at(0), signals.step_at(rows - 1))
+    return f"replaced by a resume, {where}: {' and '.join(parts)}"

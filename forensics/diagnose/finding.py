@@ -141,6 +141,7 @@ class RunFacts:
         duration_s: wall-clock seconds of all segments, or None.
         ended: how the run ended, in a clause, or empty.
         repairs: what the reader mended, a clause each.
+        superseded: what was wrong in rows that a resume replaced, a clause each.
     """
 
     path: str
@@ -154,6 +155,7 @@ class RunFacts:
     duration_s: float | None = None
     ended: str = ""
     repairs: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

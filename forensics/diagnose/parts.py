@@ -41,14 +41,23 @@ def missing(signals: Signals, needs: Iterable[str], parts: Iterable[str]) -> str
     return ", ".join(lacking)
 
 
-def _name(signals: Signals, part: str) -> str:
-    """The part in words; a statistic is named where the part is there without it."""
+def in_words(needs: Iterable[str], parts: Iterable[str]) -> list[str]:
+    """What a rule needs of any run, one text each: its columns, then parts of the run."""
+    columns = [f"{need.replace('|', ' or ')} column" for need in needs]
+    return [*columns, *(" or ".join(map(_words, part.split("|"))) for part in parts)]
+
+
+def _words(part: str) -> str:
     part, _, statistic = part.partition(".")
     if part not in _NAMES:
         return f"{part} column"
-    if statistic and _available(signals, part):
-        return f"{statistic} in the {_NAMES[part].partition(' (')[0]}"
-    return _NAMES[part]
+    return f"{statistic} in the {_NAMES[part].partition(' (')[0]}" if statistic else _NAMES[part]
+
+
+def _name(signals: Signals, part: str) -> str:
+    """The part in words; a statistic is named where the part is there without it."""
+    whole, _, statistic = part.partition(".")
+    return _words(part if statistic and _available(signals, whole) else whole)
 
 
 def _available(signals: Signals, part: str) -> bool:

@@ -1,0 +1,104 @@
+"""``forensics report``: what went wrong in a run, and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from forensics.cli.output_options import output_options, put
+from forensics.cli.streams import say
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Diagnosis, Severity
+from forensics.errors import ExitCode, InputError
+from forensics.render.output import choose_format, look_of, render
+from forensics.runlog.run import load_run
+from forensics.settings import SEVERITIES, Settings, check_rules, load_settings
+
+
+@click.command(short_help="Say what went wrong in a run, and what to do about it.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@output_options
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit 1 on a finding this severe or worse. Default: never.",
+)
+@click.option("--select", multiple=True, metavar="RULE", help="Run only this rule. Repeatable.")
+@click.option("--ignore", multiple=True, metavar="RULE", help="Leave this rule out. Repeatable.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    help="Settings. Default: the nearest forensics.toml, or pyproject.toml with [tool.forensics].",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Every finding in full, every rule's outcome.")
+def report(
+    paths: tuple[str, ...],
+    form: str | None,
+    out: Path | None,
+    fail_on: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    config: str | None,
+    verbose: bool,
+) -> ExitCode:
+    r"""Say what went wrong in a run, and what to do about it.
+
+    PATH is a run directory or its steps.csv; several are told one after the other.
+
+    \b
+    Examples:
+      forensics report runs/x
+      forensics report runs/* --format json --out reports.json
+      forensics report runs/x/steps.csv --fail-on error
+
+    Exit code: 0 done, 1 findings at or above --fail-on, 2 a PATH that cannot be read.
+    """
+    settings = load_settings(config)
+    check_rules(select, where="--select")
+    check_rules(ignore, where="--ignore")
+    chosen = replace(settings, select=select or settings.select, ignore=(*settings.ignore, *ignore))
+    diagnoses, errors = _diagnose_all(paths, chosen)
+    form = choose_format(form, out)
+    text = render(
+        diagnoses,
+        form,
+        look=look_of(sys.stdout) if out is None else None,
+        verbose=verbose,
+        errors=errors,
+        settings=str(settings.source or ""),
+    )
+    if diagnoses or form == "json":
+        put(text, out)
+    for error in errors:
+        say(error["message"])
+    if errors:
+        return ExitCode.USAGE
+    limit = Severity[fail_on.upper()] if fail_on else settings.fail_on
+    worst = max((f.severity for d in diagnoses for f in d.findings), default=None)
+    reached = limit is not None and worst is not None and worst >= limit
+    return ExitCode.FINDINGS if reached else ExitCode.DONE
+
+
+def _diagnose_all(
+    paths: Sequence[str], settings: Settings
+) -> tuple[list[Diagnosis], list[dict[str, str]]]:
+    """The diagnosis of each run that can be read, and path and message of each that cannot."""
+    diagnoses, errors = [], []
+    for path in paths:
+        try:
+            diagnosis = diagnose(
+                load_run(path),
+                select=settings.select,
+                ignore=settings.ignore,
+                thresholds=settings.thresholds,
+            )
+        except InputError as error:
+            errors.append({"path": path, "message": error.line()})
+        else:
+            diagnoses.append(diagnosis)
+    return diagnoses, errors

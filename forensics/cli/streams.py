@@ -1,0 +1,49 @@
+"""Standard output and standard error: what must hold whatever the terminal or the reader does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+import click
+
+
+def never_fail_to_print() -> None:
+    """Write out what a stream's encoding lacks, instead of failing on it."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def say(message: str) -> None:
+    """One line on standard error, whatever the message holds."""
+    from forensics.render.safe_text import visible
+
+    with suppress(OSError):  # nobody listens any more
+        click.echo(f"forensics: {visible(' '.join(message.split()))}", err=True)
+
+
+def write_stdout(text: str) -> None:
+    """Write a whole text to standard output.
+
+    A reader that went away (``head``, a pager) has enough: that is no error, so that the exit
+    code still tells what was found. Other failures (a full disk) raise OutputError.
+    """
+    from forensics.errors import OutputError
+
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_stdout()
+    except OSError as error:
+        discard_stdout()
+        raise OutputError(error.strerror or str(error), where="standard output") from error
+
+
+def discard_stdout() -> None:
+    """Send what is still buffered nowhere, so that Python's flush at exit does not fail again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,83 @@
+"""The verbs of the command line, imported one at a time: ``report`` never pays for ``record``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+@dataclass(frozen=True)
+class Verb:
+    """Where a verb's command lives, and the line that ``forensics --help`` shows for it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "report": Verb(
+        "forensics.cli.report", "report", "Say what went wrong in a run, and what to do about it."
+    ),
+    "rules": Verb(
+        "forensics.cli.rules", "rules", "List what can be diagnosed, or explain one rule."
+    ),
+    "params": Verb(
+        "forensics.cli.params",
+        "params",
+        "Tell which parameters are large, moved first, went bad first.",
+    ),
+    "compare": Verb(
+        "forensics.cli.compare",
+        "compare",
+        "Say whether two runs are the same, and where they part.",
+    ),
+    "scan": Verb("forensics.cli.scan", "scan", "Judge many runs: a table, worst first."),
+}
+
+
+class VerbGroup(click.Group):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs, in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of one verb; None where there is no such verb."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        command: Any = getattr(import_module(verb.module), verb.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table, importing none."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the first argument names; a path there is most likely a forgotten verb."""
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            raise click.UsageError(f"there is no verb {name!r}; {_hint(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _hint(name: str) -> str:
+    import os
+    import shlex
+
+    from forensics.settings import nearest
+
+    if os.path.exists(name):
+        return f"did you mean `forensics report {shlex.quote(name)}`?"
+    hint = nearest(name, VERBS)
+    return hint if hint.startswith("did") else f"verbs are {', '.join(VERBS)}"

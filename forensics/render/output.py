@@ -1,0 +1,127 @@
+"""How a report goes out: which format, which look, and a file that is whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from forensics.diagnose.finding import Diagnosis
+from forensics.errors import OutputError
+
+FORMATS = ("text", "json", "markdown")
+PIPE_WIDTH = 80
+"""Columns where nobody's terminal tells."""
+WIDEST = 100
+"""Columns at most: longer lines are harder to read, however wide the terminal."""
+_BY_SUFFIX = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
+_SIGNS = "×→·…≥≤"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What text may use on its way out."""
+
+    width: int = PIPE_WIDTH
+    colour: bool = False
+    ascii_only: bool = False
+
+
+def look_of(stream: TextIO, environment: Mapping[str, str] | None = None) -> Look:
+    """How text must look on a stream: its terminal's width, colour, and signs it can print.
+
+    Colour needs a terminal that is not ``dumb``, and no ``NO_COLOR``. Signs that are not ASCII
+    need an encoding that has them and a locale other than a plain ``C`` that the user asked for.
+    """
+    env = os.environ if environment is None else environment
+    terminal = stream.isatty()
+    width = PIPE_WIDTH
+    if terminal:
+        width = min(shutil.get_terminal_size((PIPE_WIDTH, 24)).columns, WIDEST)
+    dumb = env.get("TERM", "") == "dumb"
+    colour = terminal and not dumb and not env.get("NO_COLOR")
+    return Look(width=width, colour=colour, ascii_only=not _prints_signs(stream, env))
+
+
+def _prints_signs(stream: TextIO, env: Mapping[str, str]) -> bool:
+    # Python turns a C locale into UTF-8 for itself and sets LC_CTYPE, but the terminal behind
+    # LANG=C may still know ASCII alone.
+    if (env.get("LC_ALL") or env.get("LANG") or "") in ("C", "POSIX"):
+        return False
+    try:
+        _SIGNS.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def choose_format(wanted: str | None, out: Path | None) -> str:
+    """The format asked for, else the one the file's name ends in, else text."""
+    if wanted:
+        return wanted
+    return _BY_SUFFIX.get(out.suffix.lower(), "text") if out else "text"
+
+
+def render(
+    diagnoses: Sequence[Diagnosis],
+    form: str,
+    *,
+    look: Look | None = None,
+    verbose: bool = False,
+    errors: Sequence[Mapping[str, str]] = (),
+    settings: str = "",
+) -> str:
+    """All diagnoses in one format.
+
+    Args:
+        diagnoses: in the order the runs were given.
+        form: one of ``FORMATS``.
+        look: how text looks; default: 80 columns, no colour, all signs.
+        verbose: findings in full, and every rule's outcome.
+        errors: path and message of each run that could not be read (JSON tells them).
+        settings: the file that changed rules or thresholds, if any: the reader must know.
+    """
+    if form == "json":
+        from forensics.render.json_report import render_json
+
+        return render_json(diagnoses, errors=errors, settings=settings)
+    if form == "markdown":
+        from forensics.render.markdown_report import render_markdown
+
+        return "\n".join(render_markdown(d, verbose=verbose, settings=settings) for d in diagnoses)
+    from forensics.render.text_report import render_text
+
+    look = look or Look()
+    return "\n\n".join(
+        render_text(
+            diagnosis,
+            width=look.width,
+            colour=look.colour,
+            ascii_only=look.ascii_only,
+            verbose=verbose,
+            settings=settings,
+        )
+        for diagnosis in diagnoses
+    )
+
+
+def write_file(text: str, out: Path) -> None:
+    """Write a file whole or not at all, as UTF-8.
+
+    Raises:
+        OutputError: it cannot be written; what was there is as it was.
+    """
+    from forensics.runlog.atomic import atomic_write
+
+    try:
+        if out.exists() and not out.is_file():  # a pipe or /dev/null: nothing to be kept whole
+            out.write_text(text, encoding="utf-8")
+        else:
+            # Through a link to the file it names: else the link would be replaced.
+            atomic_write(out.resolve(), text)
+    except OSError as error:
+        hint = "choose another --out"
+        raise OutputError(error.strerror or str(error), where=out, hint=hint) from error

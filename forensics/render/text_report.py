@@ -1,0 +1,224 @@
+"""The report as text for a terminal or a pipe: verdict first, one next command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from forensics.diagnose.finding import Diagnosis, Finding, Outcome, Severity, Status
+from forensics.render.ansi import BOLD, DIM, severity_code, status_code
+from forensics.render.page import MARGIN, Cell, Page
+from forensics.render.phrases import (
+    facts_line,
+    message,
+    points,
+    reasons,
+    remedies,
+    span,
+    tally,
+)
+from forensics.render.safe_text import display_width
+
+MOST_ROWS = 12
+"""Rows of findings that are shown unasked; more are counted, and JSON has them all."""
+MOST_REMEDIES = 4
+"""Pieces of advice that are shown unasked; nobody follows a fifth at night."""
+_SEVERITY_WIDTH = 8
+_RULE_WIDTH = 25
+_SPAN_WIDTH = 17
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Episodes of one rule that stand in the same relation to the verdict."""
+
+    findings: tuple[Finding, ...]
+    relation: str
+
+    @property
+    def head(self) -> Finding:
+        """The worst of them, and the first of equals."""
+        return min(self.findings, key=lambda f: (-f.severity, f.first_step))
+
+
+def render_text(
+    diagnosis: Diagnosis,
+    *,
+    width: int = 80,
+    colour: bool = False,
+    ascii_only: bool = False,
+    verbose: bool = False,
+    settings: str = "",
+) -> str:
+    """The whole report.
+
+    Args:
+        diagnosis: what to tell; its texts may be anything, they are made safe here.
+        width: columns no line exceeds, except a word of a command that must stay whole.
+        colour: paint with ANSI codes.
+        ascii_only: spell out every sign that is not ASCII.
+        verbose: every finding in full, and the outcome of every rule.
+        settings: the file that changed rules or thresholds, if any: the reader must know.
+
+    Returns:
+        Lines, each ended by a newline.
+    """
+    page = Page(width, colour=colour, ascii_only=ascii_only)
+    _header(page, diagnosis)
+    if diagnosis.verdict.status is Status.HEALTHY and not verbose:
+        _healthy(page, diagnosis, settings)
+        return page.text()
+    page.blank()
+    _verdict(page, diagnosis)
+    _findings(page, diagnosis, verbose)
+    _advice(page, diagnosis, verbose)
+    page.blank()
+    if verbose:
+        _rules(page, diagnosis)
+    page.paragraph(tally(diagnosis, verbose=verbose, settings=settings))
+    return page.text()
+
+
+def _header(page: Page, diagnosis: Diagnosis) -> None:
+    """Path and facts, on one line where they fit."""
+    run = diagnosis.run
+    facts = facts_line(run)
+    path = page.safe(run.path)
+    if display_width(path) + 3 + display_width(page.safe(facts)) <= page.width:
+        page.raw(f"{page.paint(path, BOLD)}   {page.safe(facts)}")
+    else:
+        page.paragraph(path, hang=2, code=BOLD)
+        page.paragraph(facts, indent=2)
+    for text in run.superseded:
+        page.paragraph(text, indent=2)
+
+
+def _healthy(page: Page, diagnosis: Diagnosis, settings: str) -> None:
+    """Three short lines: nothing is wrong."""
+    verdict = diagnosis.verdict
+    page.labelled("VERDICT", verdict.summary, first_word_code=status_code(verdict.status))
+    for text in verdict.undecided:
+        page.labelled("OPEN", text)
+    notes = list(dict.fromkeys(finding.rule for finding in diagnosis.findings))
+    told = f" · notes: {', '.join(notes)} (--verbose)" if notes else ""
+    page.paragraph(tally(diagnosis, verbose=False, terse=True, settings=settings) + told)
+
+
+def _verdict(page: Page, diagnosis: Diagnosis) -> None:
+    """The answer, then the chain of events."""
+    verdict = diagnosis.verdict
+    page.labelled("VERDICT", verdict.summary, first_word_code=status_code(verdict.status))
+    page.blank()
+    if verdict.timeline:
+        when = max(display_width(page.safe(entry.when)) for entry in verdict.timeline)
+        title = max(display_width(page.safe(entry.title)) for entry in verdict.timeline)
+        when, title = min(when, 16), min(title, 26)
+        detail = page.width - when - title - 6
+        for entry in verdict.timeline:
+            page.row(
+                [Cell(entry.when, when), Cell(entry.title, title), Cell(entry.detail, detail)],
+                indent=2,
+            )
+        page.blank()
+
+
+def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
+    """One row a finding; what the timeline told already is not told again."""
+    if not diagnosis.findings:
+        return
+    verdict = diagnosis.verdict
+    told = {verdict.summary, *(entry.detail for entry in verdict.timeline)}
+    rows = _rows(diagnosis, apart=verbose)
+    shown = rows if verbose else rows[:MOST_ROWS]
+    for number, row in enumerate(shown):
+        label = "FINDINGS" if number == 0 else ""
+        finding = row.head
+        cells = [
+            Cell(finding.severity.word, _SEVERITY_WIDTH, severity_code(finding.severity)),
+            Cell(finding.rule, _RULE_WIDTH),
+            Cell(span(finding, diagnosis.run), _SPAN_WIDTH),
+            Cell(
+                row.relation, page.width - MARGIN - 6 - _SEVERITY_WIDTH - _RULE_WIDTH - _SPAN_WIDTH
+            ),
+        ]
+        page.row(cells, label=label)
+        _detail(page, row, told=told, verbose=verbose)
+    if len(rows) > len(shown):
+        page.labelled("", _folded(rows[len(shown) :]))
+    page.blank()
+
+
+def _detail(page: Page, row: _Row, *, told: set[str], verbose: bool) -> None:
+    """What stands below a finding's row: its message, its points, and in full its advice."""
+    finding, indent = row.head, MARGIN + _SEVERITY_WIDTH + 2
+    if verbose or finding.message not in told:
+        page.paragraph(message(finding), indent=indent)
+    if len(row.findings) > 1:
+        last = max(f.first_step for f in row.findings)
+        text = f"{len(row.findings):,} episodes, the last from {last:,} on"
+        page.paragraph(text, indent=indent)
+    if verbose or (row.relation != FOLLOWS and finding.severity > Severity.INFO):
+        for evidence in finding.evidence:
+            text = f"{evidence.signal}: {points(evidence, None) if verbose else points(evidence)}"
+            page.paragraph(text, indent=indent, hang=indent + 2, code=DIM)
+    if verbose:
+        for label, text in (("cause", finding.cause), ("do", finding.remedy)):
+            if text:
+                page.paragraph(f"{label}: {text}", indent=indent, hang=indent + 2)
+
+
+ROOT = "the root"
+FOLLOWS = "follows from it"
+
+
+def _rows(diagnosis: Diagnosis, *, apart: bool) -> list[_Row]:
+    """Root, consequences, then the unrelated; episodes of one rule together unless ``apart``."""
+    verdict, findings = diagnosis.verdict, diagnosis.findings
+    related = [(i, ROOT) for i in ([] if verdict.root is None else [verdict.root])]
+    related += [(i, FOLLOWS) for i in verdict.consequences]
+    known = {i for i, _ in related}
+    related += [(i, "") for i in range(len(findings)) if i not in known]
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for i, relation in related:
+        key = (findings[i].rule, relation, str(i) if apart else "")
+        groups.setdefault(key, []).append(findings[i])
+    return [_Row(tuple(group), key[1]) for key, group in groups.items()]
+
+
+def _folded(rows: Iterable[_Row]) -> str:
+    """``… and 14 more (3 warning, 11 info): --verbose shows them``."""
+    rows = list(rows)
+    counts = {s.word: sum(row.head.severity is s for row in rows) for s in reversed(Severity)}
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    return f"… and {len(rows)} more ({told}): --verbose shows them"
+
+
+def _advice(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
+    """Cause, what to do, what stays open, and the next command."""
+    verdict = diagnosis.verdict
+    if verdict.root is not None and diagnosis.findings[verdict.root].cause:
+        page.labelled("CAUSE", diagnosis.findings[verdict.root].cause)
+    for number, text in enumerate(verdict.undecided):
+        page.labelled("" if number else "OPEN", text)
+    advice = remedies(diagnosis)
+    shown = advice if verbose else advice[:MOST_REMEDIES]
+    for number, (finding, remedy) in enumerate(shown):
+        about = f"{finding.rule}: " if number else ""
+        page.labelled("" if number else "DO", about + remedy)
+    if len(advice) > len(shown):
+        page.labelled("", f"… and advice on {len(advice) - len(shown)} more: --verbose")
+    if verdict.next_command:
+        page.command("NEXT", verdict.next_command)
+
+
+def _rules(page: Page, diagnosis: Diagnosis) -> None:
+    """What became of every rule that did not fire, and every repair."""
+    by_outcome = {o: [r for r in diagnosis.rules if r.outcome is o] for o in Outcome}
+    if by_outcome[Outcome.CLEAR]:
+        page.labelled("CLEAR", ", ".join(rule.rule for rule in by_outcome[Outcome.CLEAR]))
+    skipped = reasons(by_outcome[Outcome.SKIPPED])
+    for number, (reason, names) in enumerate(skipped.items()):
+        page.labelled("" if number else "SKIPPED", f"{reason}: {', '.join(names)}")
+    for number, text in enumerate(diagnosis.run.repairs):
+        page.labelled("" if number else "REPAIRS", text)
+    page.blank()
