@@ -52,10 +52,10 @@ def diagnose(
         outcomes.append(outcome)
         findings += found
     findings.sort(key=lambda f: (-f.severity, f.first_step))
-    verdict = weigh(signals, tuple(findings), tuple(outcomes))
-    return Diagnosis(
-        run=facts_of(signals), verdict=verdict, findings=tuple(findings), rules=tuple(outcomes)
-    )
+    with np.errstate(all="ignore"):  # a log may hold any number, and ratios of any two
+        verdict = weigh(signals, tuple(findings), tuple(outcomes))
+        facts = facts_of(signals)
+    return Diagnosis(run=facts, verdict=verdict, findings=tuple(findings), rules=tuple(outcomes))
 
 
 def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, list[Finding]]:
