@@ -34,6 +34,8 @@ from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 DECLINE = 10
 """Growth intervals in which a scale that declines loses an octave: in health it is back in one."""
+SAWTOOTH = 2.0
+"""Octaves that a healthy scale moves up and down; a decline has to have lost more."""
 USUAL_INTERVAL = 1000
 """Growth interval where neither run.json nor the log shows it."""
 
@@ -44,7 +46,7 @@ class Thresholds:
 
     octaves: float = threshold(10.0, "20 simulated seeds of 20,000 steps lose up to 9 in a row")
     at_floor: int = threshold(4, "skips in 1,000 steps at the floor: four halvings in vain")
-    quiet: int = threshold(250, "as in high-skip-rate, so that the two agree on the start")
+    quiet: float = threshold(6.0, "times the median gap: 4 of 1,000 chance gaps are longer")
 
 
 @rule(thresholds=Thresholds, needs=("scaler_scale",))
@@ -108,7 +110,7 @@ def _skips_at_floor(signals: Signals, least: int) -> IntArray:
     return stuck[near]
 
 
-def _start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> int:
+def _start(scaling: Scaling, step: IntArray, row: int, quiet: float) -> int:
     """Where the descent that leads to a row began.
 
     Back over its falls, up to a stretch of quiet that is long beside the gaps between them.
@@ -133,7 +135,7 @@ def _slow_start(scaling: Scaling, step: IntArray, row: int) -> int:
         if not higher >= top + 1.0:
             break
         at, top = before, higher
-    if at == row:
+    if top < _highest(scaling, row, row) + SAWTOOTH:
         return row
     inside = (scaling.rows >= at) & (scaling.rows < row) & (scaling.log2 >= top - 0.5)
     return int(scaling.rows[inside][-1])
@@ -156,7 +158,7 @@ def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> in
     gaps = np.diff(step[mine])
     if len(gaps) == 0:
         return int(mine[0])
-    long = np.flatnonzero(gaps > max(quiet, 3 * float(np.median(gaps[-10:]))))
+    long = np.flatnonzero(gaps > max(20.0, quiet * float(np.median(gaps[-10:]))))
     return int(mine[long[-1] + 1]) if len(long) else int(mine[0])
 
 
