@@ -62,6 +62,8 @@ def _lead_up(signals: Signals, row: int) -> list[TimelineEntry]:
     if 1 / NOTABLE < grown < NOTABLE:
         return []
     left = np.flatnonzero(np.isfinite(recent) & (np.abs(np.log(recent / usual)) > np.log(NOTABLE)))
+    if len(left) == 0:  # exactly at the limit, or a norm that is no norm (negative)
+        return []
     since = max(0, row - LEAD_UP) + _start_of_last_run(left)
     detail = f"gradient norm {factor(grown)} its median of {number(usual)}"
     return [TimelineEntry(when=f"{signals.step_at(since):,}→", title="lead-up", detail=detail)]
