@@ -1,0 +1,36 @@
+import pytest
+import torch
+from torch import nn
+
+from forensics.record.assembly import count_tokens, to_device, told
+
+
+def test_an_error_is_told_by_the_last_place_outside_torch():
+    with pytest.raises(RuntimeError) as caught:
+        nn.Linear(2, 2)(torch.ones(1, 3))
+    line = told(caught.value)
+    assert line.startswith("RuntimeError: mat1 and mat2")
+    assert "(test_assembly.py:" in line
+    assert "\n" not in line
+
+
+def test_an_error_without_words_has_its_name():
+    with pytest.raises(StopIteration) as caught:
+        next(iter([]))
+    assert told(caught.value).startswith("StopIteration (test_assembly.py:")
+
+
+def test_tokens_are_integers_or_else_samples():
+    ids, images = torch.zeros(4, 7, dtype=torch.long), torch.zeros(5, 3, 8, 8)
+    assert count_tokens((ids, ids)) == 28
+    assert count_tokens((images, ids)) == 5
+    assert count_tokens({"inputs": ids, "mask": images}) == 28
+    assert count_tokens("text") == 0
+
+
+def test_batches_move_whole():
+    batch = {"x": (torch.ones(1), [torch.ones(2)]), "name": "a"}
+    moved = to_device(batch, torch.device("meta"))
+    assert moved["x"][1][0].device.type == "meta"
+    assert isinstance(moved["x"], tuple)
+    assert moved["name"] == "a"
