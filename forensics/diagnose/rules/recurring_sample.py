@@ -72,7 +72,9 @@ def _scalers(signals: Signals) -> BoolArray:
     if len(scaling.growths) and len(overflow):
         at = np.searchsorted(scaling.growths.rows, overflow, side="right") - 1
         since = overflow - scaling.growths.rows[np.maximum(at, 0)]
-        own[overflow[(at >= 0) & (since <= 3)]] = True
+        # What the larger scale does not survive overflows soon, beside an interval of quiet.
+        soon = np.maximum(scaling.interval_at(overflow) // 10, 3)
+        own[overflow[(at >= 0) & (since <= soon)]] = True
     return own
 
 
