@@ -1,8 +1,9 @@
 """The gradient norm falls away to nothing while the loss does not.
 
 What it detects
-    Block medians of the norm below 1e-7, or below 1e-4 of its early median, for at least 3 blocks
-    of up to 50 norms, told with how it came to that: from the start, at once, or gradually.
+    Medians of 5 norms below 1e-7, or below 1e-4 of the early median, for at least 150 norms (in a
+    short log for three eighths of it), told with how it came to that: from the start, at once, or
+    gradually.
 
 Why it matters
     What gets no gradient learns nothing. Unlike a NaN it raises no alarm: the run goes on and
@@ -37,8 +38,9 @@ class Thresholds:
 
     least: float = threshold(1e-7, "an update of Adam's eps of 1e-8 and less is lost")
     share: float = threshold(1e-4, "healthy norms fall by 1 to 2 decades from their start")
-    block: int = threshold(50, "norms in a block: one zero among them says nothing")
-    blocks: int = threshold(3, "150 steps: longer than any pause of a sound loop")
+    block: int = threshold(5, "norms in a block: one or two zeros among them say nothing")
+    rows: int = threshold(150, "norms: longer than any pause of a sound loop")
+    part: float = threshold(0.375, "of a short log up to there, in place of 150 norms")
     early: int = threshold(100, "norms that say what was usual at the start")
     told: int = threshold(12, "a reader at night reads no more")
 
@@ -77,15 +79,15 @@ def gradient_vanishing(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
 def _episodes(signals: Signals, limits: Thresholds) -> list[_Episode]:
     rows = np.flatnonzero(np.isfinite(signals.norm))
     norm = signals.norm[rows]
-    size = min(limits.block, max(4, len(norm) // 8))
-    if len(norm) < limits.blocks * size:
-        return []
+    size = limits.block
     positive = norm[: limits.early]
     early = median(positive[positive > 0])
     blocks = row_medians(norm[: len(norm) // size * size].reshape(-1, size))
     limit = max(limits.least, limits.share * early) if np.isfinite(early) else limits.least
     first, last = runs_of(blocks < limit)
-    long = last - first + 1 >= limits.blocks
+    # Early in a log three eighths of it are enough; what comes later changes nothing about that.
+    enough = np.clip(limits.part * (last + 1), 3, limits.rows // size)
+    long = last - first + 1 >= enough
     pairs = zip(first[long][: limits.told], last[long][: limits.told], strict=True)
     return [
         _episode(rows, norm, limit, early, int(a) * size, int(b + 1) * size, size) for a, b in pairs
