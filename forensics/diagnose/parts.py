@@ -38,7 +38,7 @@ def missing(signals: Signals, needs: Iterable[str], parts: Iterable[str]) -> str
         for part in parts
         if not any(_available(signals, name) for name in part.split("|"))
     ]
-    return ", ".join(lacking)
+    return ", ".join(dict.fromkeys(lacking))
 
 
 def in_words(needs: Iterable[str], parts: Iterable[str]) -> list[str]:

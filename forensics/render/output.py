@@ -95,7 +95,7 @@ def render(
     from forensics.render.text_report import render_text
 
     look = look or Look()
-    return "\n\n".join(
+    return "\n".join(
         render_text(
             diagnosis,
             width=look.width,

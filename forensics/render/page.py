@@ -16,6 +16,8 @@ from forensics.render.safe_text import display_width, plain_ascii, visible
 MARGIN = 10
 """Columns of the labels at the left: VERDICT, FINDINGS, DO, NEXT."""
 _WORD = re.compile(r" *[^ ]+")
+# A number keeps its unit, and the step it was seen at.
+_GLUE = re.compile(r" (?=%)| (?=at [\d-])|(?<= at) (?=[\d-])|(?<=step) (?=\d)")
 _BREAK_AFTER = re.compile(r".*[/._,=:-]", re.DOTALL)
 _NO_BREAK = "\x00"  # cannot occur in safe text
 
@@ -115,7 +117,7 @@ def wrap(text: str, width: int) -> list[str]:
     """
     lines: list[str] = []
     line = ""
-    for word in _WORD.findall(text.replace(" %", f"{_NO_BREAK}%")):
+    for word in _WORD.findall(_GLUE.sub(_NO_BREAK, text)):
         if display_width(line + word) <= width:
             line = line + word if line else word.lstrip(" ")
             continue

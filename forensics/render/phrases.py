@@ -12,7 +12,7 @@ from forensics.diagnose.finding import (
     RuleOutcome,
     RunFacts,
 )
-from forensics.diagnose.wording import number, steps
+from forensics.diagnose.wording import number, power_of_two, steps
 
 MOST_POINTS = 8
 """Points of one evidence line that are shown; JSON has them all."""
@@ -92,11 +92,12 @@ def message(finding: Finding) -> str:
 
 def points(evidence: Evidence, most: int | None = MOST_POINTS) -> str:
     """``2.41 at 8,217, NaN at 8,218 (limit 65,504)``; the middle of a long series is left out."""
-    pairs = [f"{number(v)} at {s:,}" for s, v in zip(evidence.steps, evidence.values, strict=True)]
+    written = power_of_two if evidence.signal == "scaler_scale" else number
+    pairs = [f"{written(v)} at {s:,}" for s, v in zip(evidence.steps, evidence.values, strict=True)]
     if most is not None and len(pairs) > most:
         half = most // 2
         pairs = [*pairs[:half], "…", *pairs[-half:]]
-    limit = "" if evidence.threshold is None else f" (limit {number(evidence.threshold)})"
+    limit = "" if evidence.threshold is None else f" (limit {written(evidence.threshold)})"
     return ", ".join(pairs) + limit
 
 

@@ -25,7 +25,9 @@ MOST_REMEDIES = 4
 """Pieces of advice that are shown unasked; nobody follows a fifth at night."""
 _SEVERITY_WIDTH = 8
 _RULE_WIDTH = 25
-_SPAN_WIDTH = 17
+_SPAN_WIDTH = 18
+ROOT = "root"
+FOLLOWS = "follows"
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,15 @@ def _verdict(page: Page, diagnosis: Diagnosis) -> None:
         when, title = min(when, 16), min(title, 26)
         detail = page.width - when - title - 6
         for entry in verdict.timeline:
-            page.row(
-                [Cell(entry.when, when), Cell(entry.title, title), Cell(entry.detail, detail)],
-                indent=2,
-            )
+            said = "" if _says(verdict.summary, entry.detail) else entry.detail
+            cells = [Cell(entry.when, when), Cell(entry.title, title), Cell(said, detail)]
+            page.row(cells, indent=2)
         page.blank()
+
+
+def _says(summary: str, detail: str) -> bool:
+    """Has the summary, two lines above, told this already?"""
+    return detail.rstrip(".").casefold() in summary.casefold()
 
 
 def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
@@ -127,7 +133,7 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
     if not diagnosis.findings:
         return
     verdict = diagnosis.verdict
-    told = {verdict.summary, *(entry.detail for entry in verdict.timeline)}
+    told = {*(entry.detail for entry in verdict.timeline)}
     rows = _rows(diagnosis, apart=verbose)
     shown = rows if verbose else rows[:MOST_ROWS]
     for number, row in enumerate(shown):
@@ -161,14 +167,10 @@ def _detail(page: Page, row: _Row, *, told: set[str], verbose: bool) -> None:
         for evidence in finding.evidence:
             text = f"{evidence.signal}: {points(evidence, None) if verbose else points(evidence)}"
             page.paragraph(text, indent=indent, hang=indent + 2, code=DIM)
-    if verbose:
+    if verbose and row.relation != ROOT:  # the root's stand below, under CAUSE and DO
         for label, text in (("cause", finding.cause), ("do", finding.remedy)):
             if text:
                 page.paragraph(f"{label}: {text}", indent=indent, hang=indent + 2)
-
-
-ROOT = "the root"
-FOLLOWS = "follows from it"
 
 
 def _rows(diagnosis: Diagnosis, *, apart: bool) -> list[_Row]:
