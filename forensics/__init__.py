@@ -16,6 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forensics.diagnose.comparison import Comparison
+    from forensics.diagnose.comparison import compare as compare_runs
     from forensics.diagnose.engine import diagnose as diagnose_run
     from forensics.diagnose.finding import (
         Diagnosis,
@@ -29,12 +31,25 @@ if TYPE_CHECKING:
         TimelineEntry,
         Verdict,
     )
+    from forensics.diagnose.param_facts import ParamStory
+    from forensics.diagnose.param_story import param_story
     from forensics.diagnose.rule import Rule, rule, threshold
     from forensics.diagnose.rules import RULES
     from forensics.diagnose.signals import Signals
+    from forensics.diagnose.survey import Choice, SurveyRow, find_runs
+    from forensics.diagnose.survey_pool import survey
     from forensics.errors import ExitCode, ForensicsError, InputError, OutputError, UsageError
+    from forensics.render.compare_json import render_compare_json
+    from forensics.render.compare_markdown import render_compare_markdown
+    from forensics.render.compare_text import render_compare_text
     from forensics.render.json_report import render_json
     from forensics.render.markdown_report import render_markdown
+    from forensics.render.params_json import render_params_json
+    from forensics.render.params_markdown import render_params_markdown
+    from forensics.render.params_text import render_params_text
+    from forensics.render.scan_json import render_scan_json
+    from forensics.render.scan_markdown import render_scan_markdown
+    from forensics.render.scan_text import render_scan_text
     from forensics.render.text_report import render_text
     from forensics.runlog.run import Run, load_run
     from forensics.runlog.steps import StepTable
@@ -42,9 +57,13 @@ if TYPE_CHECKING:
 
 # Python binds ``forensics.diagnose`` to the subpackage as soon as anything imports it, so the
 # function of that name needs another one here.
-_RENAMED = {"diagnose_run": ("forensics.diagnose.engine", "diagnose")}
+_RENAMED = {
+    "diagnose_run": ("forensics.diagnose.engine", "diagnose"),
+    "compare_runs": ("forensics.diagnose.comparison", "compare"),
+}
 
 _HOME = {
+    "forensics.diagnose.comparison": ("Comparison",),
     "forensics.diagnose.finding": (
         "Diagnosis",
         "Evidence",
@@ -57,12 +76,25 @@ _HOME = {
         "TimelineEntry",
         "Verdict",
     ),
+    "forensics.diagnose.param_facts": ("ParamStory",),
+    "forensics.diagnose.param_story": ("param_story",),
     "forensics.diagnose.rule": ("Rule", "rule", "threshold"),
     "forensics.diagnose.rules": ("RULES",),
     "forensics.diagnose.signals": ("Signals",),
+    "forensics.diagnose.survey": ("Choice", "SurveyRow", "find_runs"),
+    "forensics.diagnose.survey_pool": ("survey",),
     "forensics.errors": ("ExitCode", "ForensicsError", "InputError", "OutputError", "UsageError"),
+    "forensics.render.compare_json": ("render_compare_json",),
+    "forensics.render.compare_markdown": ("render_compare_markdown",),
+    "forensics.render.compare_text": ("render_compare_text",),
     "forensics.render.json_report": ("render_json",),
     "forensics.render.markdown_report": ("render_markdown",),
+    "forensics.render.params_json": ("render_params_json",),
+    "forensics.render.params_markdown": ("render_params_markdown",),
+    "forensics.render.params_text": ("render_params_text",),
+    "forensics.render.scan_json": ("render_scan_json",),
+    "forensics.render.scan_markdown": ("render_scan_markdown",),
+    "forensics.render.scan_text": ("render_scan_text",),
     "forensics.render.text_report": ("render_text",),
     "forensics.runlog.run": ("Run", "load_run"),
     "forensics.runlog.steps": ("StepTable",),
@@ -75,6 +107,8 @@ _ORIGIN = {
 
 __all__ = [
     "RULES",
+    "Choice",
+    "Comparison",
     "Diagnosis",
     "Evidence",
     "ExitCode",
@@ -83,6 +117,7 @@ __all__ = [
     "InputError",
     "Outcome",
     "OutputError",
+    "ParamStory",
     "Rule",
     "RuleOutcome",
     "Run",
@@ -92,16 +127,30 @@ __all__ = [
     "Signals",
     "Status",
     "StepTable",
+    "SurveyRow",
     "TimelineEntry",
     "UsageError",
     "Verdict",
+    "compare_runs",
     "diagnose_run",
+    "find_runs",
     "load_run",
     "load_settings",
+    "param_story",
+    "render_compare_json",
+    "render_compare_markdown",
+    "render_compare_text",
     "render_json",
     "render_markdown",
+    "render_params_json",
+    "render_params_markdown",
+    "render_params_text",
+    "render_scan_json",
+    "render_scan_markdown",
+    "render_scan_text",
     "render_text",
     "rule",
+    "survey",
     "threshold",
 ]
 

@@ -35,7 +35,7 @@ def render_compare_text(
     page.paragraph(extent(comparison), indent=3)
     page.blank()
     code = _CODES[comparison.likeness]
-    page.labelled("ANSWER", answer(comparison), first_word_code=code)
+    page.labelled("ANSWER", answer(comparison), code=code)
     _columns(page, comparison)
     _changes(page, comparison)
     _differences(page, comparison)
