@@ -163,7 +163,7 @@ class StepTable:
                 continue
             series = frame[label]
             arrays[name] = series.to_numpy()
-            if arrays[name].dtype.kind not in "fiub":
+            if not isinstance(series.dtype, np.dtype) or series.dtype.kind not in "fiub":
                 masks[name] = series.notna().to_numpy(dtype=bool)
             if name + _MASK in labels:
                 masks[name] = frame[labels[name + _MASK]].to_numpy(dtype=bool)

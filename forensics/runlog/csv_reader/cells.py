@@ -18,7 +18,7 @@ ARROW_FALSE = ("0", "False", "false", "FALSE")
 INT64 = range(-(2**63), 2**63)
 
 _AROUND = " \t\r\f\v\"'"
-_WRAPPED = re.compile(r"[A-Za-z_][\w.]*\(\s*([^(),]+?)\s*(?:,.*)?\)")
+_WRAPPED = re.compile(r"[A-Za-z_][\w.]*\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
 """``tensor(0.5, device='cuda:0')``, ``np.float64(0.5)``, ``array(nan)``."""
 WRAPPED = re.compile(
     rb"(?:tensor|array|(?:np\.|numpy\.)?float\d+)\(\s*([-+.\w]+)\s*(?:,[^()\n\"]*)?\)"
@@ -59,12 +59,12 @@ def _plain_number(bare: str) -> float | None:
             return float(bare)
         except ValueError:
             pass
-    if wrapped := _WRAPPED.fullmatch(bare):
-        return _plain_number(wrapped.group(1))
     if infinite := _WINDOWS_INF.fullmatch(bare):
         return -math.inf if infinite.group(1) == "-" else math.inf
     if _WINDOWS_NAN.fullmatch(bare):
         return math.nan
+    if wrapped := _WRAPPED.fullmatch(bare):
+        return _plain_number(wrapped.group(1))
     if bare.lower() in ("true", "false"):
         return float(bare.lower() == "true")
     return None

@@ -10,7 +10,14 @@ from forensics.errors import InputError
 from forensics.runlog.csv_reader.builder import TableBuilder
 from forensics.runlog.csv_reader.cells import WRAPPED
 from forensics.runlog.csv_reader.fast import parse_fast
-from forensics.runlog.csv_reader.header import SAMPLE, Layout, is_preamble, read_header, settle
+from forensics.runlog.csv_reader.header import (
+    SAMPLE,
+    USABLE,
+    Layout,
+    is_preamble,
+    read_header,
+    settle,
+)
 from forensics.runlog.csv_reader.mending import Mender, mend_last_line
 from forensics.runlog.csv_reader.ordering import in_order
 from forensics.runlog.csv_reader.repair_log import RepairLog
@@ -39,6 +46,8 @@ def read_table(path: Path) -> StepTable:
     if not len(reader.builder):
         raise _nothing(path, log)
     table = in_order(reader.builder.finish(), reader.builder.line_of, log)
+    if not any(table.has(name) for name in USABLE):
+        raise _nothing(path, log)
     source = "forensics" if layout.ours else "csv"
     return replace(table, repairs=log.repairs(), source_format=source)
 
@@ -133,12 +142,12 @@ def _stretches(block: bytes) -> Iterator[bytes]:
 def _nothing(path: Path, log: RepairLog) -> InputError:
     """No row was read: say why."""
     lost = [repair for repair in log.repairs() if repair.lossy]
-    if not lost:
+    if lost:
         return InputError(
-            "has a header but no rows", where=path, hint="the first step was not finished"
+            f"has no row that can be read ({lost[0].message})",
+            where=path,
+            hint="a step log is a CSV with one row a step under a header",
         )
     return InputError(
-        f"has no row that can be read ({lost[0].message})",
-        where=path,
-        hint="a step log is a CSV with one row a step under a header",
+        "has a header but no rows with values", where=path, hint="the first step was not finished"
     )
