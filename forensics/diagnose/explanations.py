@@ -51,6 +51,8 @@ NEVER_ROOTS = frozenset(
 LR_REACH = 100
 """Steps after a learning-rate fault in which trouble is its consequence; a wrong rate that does
 nothing for 100 updates is not what broke the run."""
+ONSET_ERROR = 10
+"""Steps by which the onset of a slow growth, read off a fitted line, may come out too early."""
 _SKIPS = ("high-skip-rate", "dead-run", "loss-scale-collapse", "loss-scale-oscillation")
 _NONFINITE = ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter", "norm-overflow")
 _DAMAGE = (*_NONFINITE, "nonfinite-step-applied", "dead-run", "masked-nonfinite")
@@ -79,7 +81,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         ("learning-rate-fault",),
         (*_DAMAGE, *_GROWTH, *_SKIPS, "poisoned-state", "update-ratio", "weight-growth"),
-        both(is_serious, within(0, LR_REACH)),
+        both(is_serious, within(ONSET_ERROR, LR_REACH)),
         "the update uses the learning rate",
     ),
     Explanation(
@@ -249,6 +251,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("high-skip-rate", "dead-run", "nonfinite-gradient", "nonfinite-parameter"),
         both(loss_stays_finite, during()),
         "the skips are the scaler's",
+    ),
+    Explanation(
+        ("loss-scale-collapse",),
+        ("gradient-underflow",),
+        at_all,
+        "a scale this small scales nothing up",
     ),
     Explanation(
         ("precision-mismatch",),
