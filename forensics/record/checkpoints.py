@@ -58,7 +58,8 @@ class CheckpointStore:
         self.directory, self.keep = directory, keep
         self._scan, self._guard, self._announce = scan, guard, announce
         self._known = {info.path: info for info in list_checkpoints(directory)}
-        self._pinned: int | None = None
+        # Before the first step of the trouble, and before its latest flare-up.
+        self._pinned: tuple[int | None, int | None] = (None, None)
         self._clean = PIN_UNTIL_CLEAN
         self._losses: list[float] = []
         self._since_save = 0
@@ -82,11 +83,12 @@ class CheckpointStore:
         if not bad:
             self._clean += 1
             if self._clean == PIN_UNTIL_CLEAN:
-                self._pinned = None
+                self._pinned = (None, None)
             return
-        if self._clean >= PIN_UNTIL_CLEAN:
-            before = [info.step for info in self._healthy() if info.step <= step]
-            self._pinned = max(before, default=None)
+        if self._clean > 0:
+            before = max((i.step for i in self._healthy() if i.step <= step), default=None)
+            first = before if self._clean >= PIN_UNTIL_CLEAN else self._pinned[0]
+            self._pinned = (first, before)
         self._clean = 0
 
     # -- every so many steps --------------------------------------------------------------
@@ -102,7 +104,9 @@ class CheckpointStore:
         with self._guard.writing("checkpoints", RuntimeError):
             self.directory.mkdir(exist_ok=True)
             bad, extremes = self._scan.scan(state)
-            stale = not bad and 1 < self._skips_in_a_row >= min(self._since_save, SKIPPING)
+            stale = not bad and 1 < self._skips_in_a_row >= min(
+                self._since_save or SKIPPING, SKIPPING
+            )
             health = {
                 "step": step,
                 "healthy": not bad and not stale,
@@ -147,11 +151,12 @@ class CheckpointStore:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on judging."""
-        return {"pinned": self._pinned, "clean": self._clean, "skips": self._skips_in_a_row}
+        return {"pinned": list(self._pinned), "clean": self._clean, "skips": self._skips_in_a_row}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state_dict`` was taken."""
-        self._pinned, self._clean = state["pinned"], state["clean"]
+        first, latest = state["pinned"]
+        self._pinned, self._clean = (first, latest), state["clean"]
         self._skips_in_a_row = state["skips"]
 
     def _healthy(self) -> list[CheckpointInfo]:
@@ -159,7 +164,7 @@ class CheckpointStore:
 
     def _rotate(self) -> None:
         """Delete what the policy does not keep; healthy and other ones each by their own count."""
-        protected = {self._pinned, self.best, self.last_healthy}
+        protected = {*self._pinned, self.best, self.last_healthy}
         for healthy in (True, False):
             ours = [i for i in self._known.values() if bool(i.healthy) is healthy]
             ours.sort(key=lambda info: info.step)

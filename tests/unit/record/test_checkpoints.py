@@ -153,15 +153,15 @@ class TestPin:
         store.save(1040)
         assert store.names == ["step-00001040.pt"]
 
-    def test_trouble_that_goes_on_keeps_the_first_pin(self, tmp_path):
+    def test_trouble_that_flares_up_pins_its_first_step_and_its_latest(self, tmp_path):
         store = Store(tmp_path / "c", "last:1")
         store.save(10)
-        self.quietly(store, 12, skipped=True)
-        store.save(20)
-        self.quietly(store, *range(20, 30))
-        self.quietly(store, 30, skipped=True)
-        store.save(40)
-        assert store.names == ["step-00000010.pt", "step-00000040.pt"]
+        for step in (12, 22, 32):
+            self.quietly(store, step - 1)
+            self.quietly(store, step, step + 1, skipped=True)
+            store.save(step + 8)
+        store.save(50)
+        assert store.names == [f"step-{step:08d}.pt" for step in (10, 30, 50)]
 
     def test_survives_a_resume(self, tmp_path):
         first = Store(tmp_path / "c", "last:1")
