@@ -15,8 +15,8 @@ Evidence
 
 Silent when
     The format is bf16 or fp32 (whose limit is 3e38), a value stands still at its extreme from
-    the first snapshot on (a mask's filling), fewer than 3 snapshots show it, or a module is
-    partly zero, as after ReLU or dropout.
+    the first snapshot on (a mask's filling), nothing led up to an Inf (the log of 0, a bad batch),
+    fewer than 3 snapshots show it, or a module is partly zero, as after ReLU or dropout.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def _near_limit(matrix: ParamMatrix, limit: float, thresholds: Thresholds) -> It
     size[:, _standing(size)] = 0
     near = size >= limit / 2.0**thresholds.octaves
     over = size > limit
-    chosen = (near.sum(axis=0) >= thresholds.lasting) | over.any(axis=0)
+    # An Inf that nothing led up to (a mask, log of 0, a bad batch) is no overflow of this module.
+    approached = (near & ~over).sum(axis=0)
+    chosen = (approached >= thresholds.lasting) | ((approached > 0) & over.any(axis=0))
     if not chosen.any():
         return
     first = np.where(chosen, np.argmax(near, axis=0), len(size))

@@ -90,6 +90,13 @@ def test_silent_on_the_filling_of_a_mask() -> None:
     assert not judge({"absmax": sizes})
 
 
+def test_silent_on_an_inf_that_nothing_led_up_to() -> None:
+    sizes = noisy(np.random.default_rng(5), 30, 10.0)
+    sizes[:, 1] = np.inf  # a mask filled with -inf
+    sizes[20, 3] = np.inf  # the log of 0, once
+    assert not judge({"absmax": sizes})
+
+
 def test_silent_on_large_but_calm_activations_and_partial_zeros() -> None:
     zeros = np.full((30, 8), 0.95)
     zeros[:3] = 1.0  # outputs initialised at zero
