@@ -12,7 +12,8 @@ Evidence
     The size of the scaled elements and the norm, at the start and the end.
 
 Silent when
-    The run is not fp16, or the number of parameters is not known (run.json has it).
+    The run is not fp16, the number of parameters is not known (run.json has it), or the norm is
+    exactly 0 under a loss scaler: then no gradient arrives at all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, median, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, power_of_two, span
-from forensics.runlog.steps import FloatArray, IntArray
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,19 @@ class Thresholds:
 def gradient_underflow(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of underflow."""
     size = elements_log2(signals)
-    for episode in told_episodes(_low_rows(size, thresholds), 5 * thresholds.window):
+    # Under a loss scaler a gradient of exactly 0 was 0 before it was scaled: no underflow.
+    no_gradient = np.isneginf(size) & (signals.scaling.active is True)
+    low = _low_rows(size, no_gradient, thresholds)
+    for episode in told_episodes(low, 5 * thresholds.window):
         inside = size[episode.first : episode.last + 1]
         level = float(np.median(inside[~np.isnan(inside)]))
         severe = level < thresholds.error_log2
         yield _finding(signals, episode, size, level, severe, thresholds)
 
 
-def _low_rows(size: FloatArray, thresholds: Thresholds) -> IntArray:
+def _low_rows(size: FloatArray, no_gradient: BoolArray, thresholds: Thresholds) -> IntArray:
     """Rows that are low in a window that is low, ascending."""
-    known = np.flatnonzero(~np.isnan(size))
+    known = np.flatnonzero(~np.isnan(size) & ~no_gradient)
     low = size[known] < thresholds.warning_log2
     if int(low.sum()) < thresholds.most:
         return known[:0]

@@ -121,10 +121,11 @@ def _alarm(
     scaling, step = signals.scaling, signals.step
     row, end = (int(r) for r in np.searchsorted(step, (first_step, last_step)))
     events = np.unique(np.concatenate((scaling.counted, scaling.counted_falls.rows)))
+    limit = float(scaling.skip_limit(np.array([row]))[0])
     start = scaling.run_start(row)
     if start == row:
         near = events[(events <= row) & (step[events] > first_step - WINDOW)]
-        start = int(near[_last_cut(step[near], thresholds.quiet)]) if len(near) else row
+        start = int(near[_onset(step[near], limit / 2 / WINDOW)]) if len(near) else row
     later = events[events >= end]
     gaps = np.flatnonzero(np.diff(step[later]) > thresholds.quiet)
     last = int(later[gaps[0] if len(gaps) else -1]) if len(later) else end
@@ -138,28 +139,39 @@ def _alarm(
         last=max(last, end),
         skips=len(skips),
         peak=int(counts.max(initial=0)),
-        limit=float(scaling.skip_limit(np.array([row]))[0]),
+        limit=limit,
         run=int(long.max(initial=0)),
         folded=folded,
     )
 
 
-def _last_cut(steps_: IntArray, quiet: int) -> int:
-    """Index of the first event after the last stretch of quiet."""
-    cuts = np.flatnonzero(np.diff(steps_) > quiet)
-    return int(cuts[-1]) + 1 if len(cuts) else 0
+def _onset(at: IntArray, usual: float) -> int:
+    """Index of the event from which on they come faster than usual: the peak of a CUSUM.
+
+    Args:
+        at: steps of the events up to the alarm, ascending.
+        usual: events a step, between the healthy rate and the alarm's.
+    """
+    excess = np.arange(len(at), 0, -1) - usual * (at[-1] - at)
+    return int(np.argmax(excess))
 
 
 def _message(signals: Signals, alarm: _Alarm) -> str:
     first, last = signals.step_at(alarm.first), signals.step_at(alarm.last)
     again = f"; {alarm.folded:,} episodes of it" if alarm.folded > 1 else ""
     if alarm.run:
-        scale = signals.scaling.log2_at(alarm.first)
-        explained = int(signals.scaling.runs.limit[_run_at(signals, alarm)]) - 1
-        at = f" at a scale of {power_of_two(2.0**scale)}" if signals.scaling.active else ""
+        runs, longest = signals.scaling.runs, _longest_run(signals, alarm)
+        begins, explained = int(runs.first[longest]), int(runs.limit[longest]) - 1
+        scale = power_of_two(2.0 ** signals.scaling.log2_at(begins))
+        at = f" from a scale of {scale}" if signals.scaling.active else ""
+        also = (
+            ""
+            if len(_skips_in(signals, alarm)) == alarm.run
+            else (f", {steps(len(_skips_in(signals, alarm)))} in all from {first:,} to {last:,}")
+        )
         return (
-            f"{steps(alarm.run)} in a row were skipped from step {first:,} on "
-            f"({explained} can be a scaler's work{at}){again}"
+            f"{steps(alarm.run)} in a row were skipped from step {signals.step_at(begins):,} on "
+            f"({explained} can be a scaler's work{at}){also}{again}"
         )
     if alarm.peak > alarm.limit:
         share = percent(alarm.skips / max(last - first + 1, 1))
@@ -176,7 +188,7 @@ def _message(signals: Signals, alarm: _Alarm) -> str:
     )
 
 
-def _run_at(signals: Signals, alarm: _Alarm) -> int:
+def _longest_run(signals: Signals, alarm: _Alarm) -> int:
     runs = signals.scaling.runs
     inside = (runs.first >= alarm.first) & (runs.first <= alarm.last) & runs.too_long
     return int(np.flatnonzero(inside)[np.argmax(runs.length[inside])])

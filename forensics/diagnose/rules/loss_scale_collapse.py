@@ -1,9 +1,10 @@
 """The loss scale falls and does not come back.
 
 What it detects
-    A descent of the loss scale without one growth: below 1, by 10 octaves or more outside the
-    calibration, or down to its floor with steps still being skipped there. It tells where the scale
-    passed 2^-128, or the step at which it would at this pace. One finding an episode.
+    A descent of the loss scale: below 1; by 10 octaves or more outside the calibration, with no
+    growth in it and none after it; or down to its floor with steps still being skipped there. It
+    tells where the scale passed 2^-128, or the step at which it would at this pace. One finding an
+    episode.
 
 Why it matters
     A scale below 1 shrinks gradients that already fit, so scaling is not what is wrong. There is no
@@ -67,11 +68,19 @@ def _stretches(signals: Signals, rows: IntArray, thresholds: Thresholds) -> list
     found: list[tuple[int, int]] = []
     for episode in told_episodes(signals.step[rows], WINDOW):
         first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
+        if _came_back(signals.scaling, first, last):
+            continue
         start = _start(signals.scaling, signals.step, first, thresholds.quiet)
         if found and start <= found[-1][1]:
             start = found.pop()[0]
         found.append((start, last))
     return found
+
+
+def _came_back(scaling: Scaling, first: int, last: int) -> bool:
+    """Did the scale grow again after falls that stayed above 1? Then it swings."""
+    lowest = _lowest(scaling, first, min(last + 1, len(scaling.step) - 1))
+    return lowest > 0 and bool((scaling.growths.rows > last).any())
 
 
 def _descents(scaling: Scaling) -> IntArray:
@@ -147,7 +156,13 @@ def _highest(scaling: Scaling, first: int, last: int) -> float:
     return float(scaling.log2[low:high].max(initial=-np.inf))
 
 
-def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> int:
+def _lowest(scaling: Scaling, first: int, last: int) -> float:
+    """The lowest scale (log2) logged in some rows; inf where there is none."""
+    low, high = np.searchsorted(scaling.rows, (first, last + 1))
+    return float(scaling.log2[low:high].min(initial=np.inf))
+
+
+def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: float) -> int:
     """Where the falls without a growth between them began."""
     falls = scaling.falls.rows
     grown = int(np.searchsorted(scaling.growths.rows, row))
@@ -155,10 +170,10 @@ def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: int) -> in
     mine = falls[(falls <= row) & (falls > since)]
     if len(mine) == 0:
         return row
+    # The pace is that of the falls from here on: those before may be the routine's.
+    pace = np.diff(step[np.concatenate((mine, falls[falls > row][:10]))])[-10:]
     gaps = np.diff(step[mine])
-    if len(gaps) == 0:
-        return int(mine[0])
-    long = np.flatnonzero(gaps > max(20.0, quiet * float(np.median(gaps[-10:]))))
+    long = np.flatnonzero(gaps > max(20.0, quiet * float(np.median(pace)))) if len(gaps) else gaps
     return int(mine[long[-1] + 1]) if len(long) else int(mine[0])
 
 

@@ -41,6 +41,7 @@ class Thresholds:
     octaves: float = threshold(4.0, "20 simulated seeds: 3 such falls at most for I ≥ 1,000")
     within: int = threshold(100, "a healthy swing of 4 octaves takes growth intervals")
     swings: int = threshold(4, "the healthy maximum is 3 in 20,000 steps")
+    short: float = threshold(200.0, "simulated maxima: 2 at I = 200 and 100, 5 at 50, 10 at 20")
     per_steps: int = threshold(20_000, "length of the simulated runs")
     multiple: float = threshold(3.0, "healthy overflows stay within 2.4 per growth interval")
     lost_share: float = threshold(0.1, "a growth interval of 20 loses 1 step in 21 by design")
@@ -91,9 +92,16 @@ def _swinging(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     at = scaling.step[lasts]
     since = np.searchsorted(at, at - thresholds.per_steps, side="right")
     count = np.arange(1, len(at) + 1) - since
-    allowed = thresholds.swings * np.maximum(1.0, 1000 / _interval_at(scaling, lasts, thresholds))
-    alarms = np.flatnonzero(count >= allowed)
-    return _reach_back(firsts, lasts, since, alarms)
+    short = np.maximum(1.0, thresholds.short / _interval_at(scaling, lasts, thresholds))
+    alarms = np.flatnonzero(count >= thresholds.swings * short)
+    rows = _reach_back(firsts, lasts, since, alarms)
+    if len(rows) == 0:
+        return rows
+    # Swings that began shallower belong to it, as far back as the window that raised the alarm.
+    shallow, _ = deep_falls(scaling, thresholds.octaves - 1, thresholds.within)
+    opens = scaling.step[lasts[alarms[0]]] - thresholds.per_steps
+    earlier = shallow[(scaling.step[shallow] > opens) & (shallow < rows.min())]
+    return np.concatenate((earlier, rows))
 
 
 def _interval_at(scaling: Scaling, rows: IntArray, thresholds: Thresholds) -> FloatArray:

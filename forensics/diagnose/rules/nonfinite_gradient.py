@@ -4,7 +4,8 @@ What it detects
     Steps whose gradient norm before clipping is NaN or Inf while the loss is not: the bad value was
     born in backward, or the loss scale made it. An overflow that a loss scaler deals with is its
     routine and left out. Where the log does not tell whether a scaler was at work, short stretches
-    are told together as one info. One finding an episode; episodes closer than 100 rows are one.
+    are told together as one info. One finding an episode; episodes closer than 100 rows
+    (1,000 with a loss scaler) are one.
 
 Why it matters
     Without a guard such a gradient goes into every weight and the next loss is NaN. With one the
@@ -40,6 +41,7 @@ class Thresholds:
     """When two bad stretches are one."""
 
     gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
+    scaler_gap: int = threshold(1000, "with a loss scaler: the window of the skip rate")
 
 
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
@@ -48,7 +50,8 @@ def nonfinite_gradient(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
     bad = signals.norm_bad & ~signals.loss_bad
     bad &= ~(signals.norm_overflowed | signals.derived(lost_norms))  # norm-overflow tells those
     routine = signals.scaling.routine
-    for episode in told_episodes(np.flatnonzero(bad & ~routine), thresholds.gap):
+    gap = thresholds.scaler_gap if signals.scaling.active else thresholds.gap
+    for episode in told_episodes(np.flatnonzero(bad & ~routine), gap):
         yield _finding(signals, episode)
     perhaps = np.flatnonzero(bad & routine)
     if signals.scaling.active is None and len(perhaps):
