@@ -77,18 +77,34 @@ def judged_rows(signals: Signals) -> slice:
     return slice(start, start + int(bad[0]) if len(bad) else len(signals))
 
 
-def windows_above(signals: Signals, window: int, share: float) -> IntArray:
-    """Rows in windows of ``window`` judged rows of which more than ``share`` are clipped.
-
-    Only rows after twice the warm-up count. Ascending; only rows that can be judged.
-    """
-    return signals.derived(_windows_above, window, share)
+def every_step(signals: Signals, window: int, share: float) -> IntArray:
+    """Rows in windows where nearly every step is clipped, from the first clipped to the last."""
+    return signals.derived(_every_step, window, share)
 
 
-def _windows_above(signals: Signals, window: int, share: float) -> IntArray:
+def _every_step(signals: Signals, window: int, share: float) -> IntArray:
     clip = clip_of(signals)
+    rows = _windows_above(clip, _judged(signals), window, share)
+    clipped = np.flatnonzero(clip.clipped[rows])
+    return rows[clipped[0] : clipped[-1] + 1] if len(clipped) else rows
+
+
+def often(signals: Signals, window: int, share: float, nearly_all: float) -> IntArray:
+    """Rows in windows of which more than ``share`` are clipped, without those nearly all are."""
+    rest = np.ones(len(signals), dtype=bool)
+    rest[every_step(signals, window, nearly_all)] = False
+    rows = _judged(signals)
+    return _windows_above(clip_of(signals), rows[rest[rows]], window, share)
+
+
+def _judged(signals: Signals) -> IntArray:
+    """Rows after twice the warm-up where a clip can be judged."""
     start = 2 * warmup_rows(signals)
-    rows = np.flatnonzero(clip.seen[start:]) + start
+    return np.asarray(np.flatnonzero(clip_of(signals).seen[start:]) + start, dtype=np.int64)
+
+
+def _windows_above(clip: Clip, rows: IntArray, window: int, share: float) -> IntArray:
+    """Those of the rows that lie in windows of which more than ``share`` are clipped."""
     if len(rows) < window:
         return rows[:0]
     total = np.concatenate(([0], np.cumsum(clip.clipped[rows])))
@@ -97,13 +113,6 @@ def _windows_above(signals: Signals, window: int, share: float) -> IntArray:
     edges[found] += 1
     edges[found + window] -= 1
     return rows[np.cumsum(edges)[:-1] > 0]
-
-
-def every_step(signals: Signals, window: int, share: float) -> IntArray:
-    """Rows in windows where nearly every step is clipped, from the first clipped to the last."""
-    rows = windows_above(signals, window, share)
-    clipped = np.flatnonzero(clip_of(signals).clipped[rows])
-    return rows[clipped[0] : clipped[-1] + 1] if len(clipped) else rows
 
 
 def quantiles(signals: Signals) -> str:

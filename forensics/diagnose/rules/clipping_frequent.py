@@ -22,9 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from forensics.diagnose.clipping import clip_of, every_step, quantiles, windows_above
+from forensics.diagnose.clipping import clip_of, often, quantiles
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
@@ -43,10 +41,7 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",), parts=("clip",))
 def clipping_frequent(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding, over all such windows."""
-    rows = windows_above(signals, thresholds.window, thresholds.share)
-    rows = np.setdiff1d(
-        rows, every_step(signals, thresholds.window, thresholds.nearly_all), assume_unique=True
-    )
+    rows = often(signals, thresholds.window, thresholds.share, thresholds.nearly_all)
     if len(rows) == 0:
         return
     clip = clip_of(signals)

@@ -32,7 +32,7 @@ from forensics.diagnose.schedule import JUMP, jumps, warmup_rows
 from forensics.diagnose.series import median, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent, span, steps
-from forensics.runlog.steps import IntArray
+from forensics.runlog.steps import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _reads_as_zero(signals: Signals, first: int, last: int) -> bool:
     rate = signals.lr[: last + 2]
     known = np.flatnonzero(np.isfinite(rate) & (rate > 0))
     if len(known) == 0:
-        return _learns(signals)
+        return _learns(signals.loss[: last + 2])
     smallest, highest = float(rate[known].min()), float(rate[known].max())
     decimals = next((d for d in range(1, 9) if round(smallest, d) == smallest), None)
     if decimals is None:
@@ -177,9 +177,9 @@ def _reads_as_zero(signals: Signals, first: int, last: int) -> bool:
     return min(beside) <= 2.5 * 10.0**-decimals and highest >= 3 * min(beside)
 
 
-def _learns(signals: Signals) -> bool:
+def _learns(loss: FloatArray) -> bool:
     """Does the loss fall by more than its noise? Then the rate is not 0, whatever is printed."""
-    loss = signals.loss[np.isfinite(signals.loss)]
+    loss = loss[np.isfinite(loss)]
     if len(loss) < 10:
         return False
     fifth = max(3, len(loss) // 5)
