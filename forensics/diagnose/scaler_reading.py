@@ -13,7 +13,7 @@ from forensics.diagnose.scaling import (
     Scaling,
     SkipRuns,
 )
-from forensics.diagnose.series import runs_of
+from forensics.diagnose.series import merged, runs_of
 from forensics.runlog.manifest import ScalerPolicy
 from forensics.runlog.schema import SKIP_OTHER
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
@@ -90,7 +90,7 @@ def growth_distances(
     not: the scaler may have come with a count of its own.
     """
     skips = np.flatnonzero(signals.skipped & ~spared(signals))
-    events = np.unique(np.concatenate((falls.rows, growths.rows, skips)))
+    events = merged(falls.rows, growths.rows, skips)
     at = np.searchsorted(events, growths.rows) - 1
     known = (at >= 0) & growths.adjacent
     rows, last = growths.rows[known], events[at[known]]
@@ -104,9 +104,15 @@ def _scale_rows(signals: Signals) -> tuple[IntArray, FloatArray]:
     """Rows with a finite scale that is not negative (a placeholder of -1 is none), and its log2."""
     scale = signals.scale
     rows = np.flatnonzero(np.isfinite(scale) & (scale >= 0))
+    if len(rows) == 0:
+        return rows, np.empty(0)
     values = scale[rows]
-    tiny = values <= 2.0**ZERO_LOG2
-    return rows, np.where(tiny, ZERO_LOG2, np.log2(np.where(tiny, 1.0, values)))
+    # A scale stands still for hundreds of steps: one logarithm each, not one a row.
+    starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+    levels = values[starts]
+    tiny = levels <= 2.0**ZERO_LOG2
+    log2 = np.where(tiny, ZERO_LOG2, np.log2(np.where(tiny, 1.0, levels)))
+    return rows, np.repeat(log2, np.diff(starts, append=len(rows)))
 
 
 def _active(signals: Signals, policy: ScalerPolicy | None) -> bool | None:
@@ -208,7 +214,7 @@ def _calibration_ends(
     step: IntArray, skips: IntArray, falls: Moves, starts: IntArray, caps: FloatArray
 ) -> IntArray:
     """Row of the last skip or fall of each start's calibration, or -1; shape (starts,)."""
-    events = np.union1d(skips, falls.rows)
+    events = merged(skips, falls.rows)
     leading = events[_calibrating(step, events, starts, caps)]
     ends = np.full(len(starts), -1, dtype=np.int64)
     np.maximum.at(ends, _part_of(starts, leading), leading)
@@ -278,7 +284,7 @@ def _routine(
     change[runs.first[fine]] = 1
     change[runs.last[fine] + 1] -= 1
     explained = np.cumsum(change[:-1]) > 0
-    below_one = signals.scale_log2 < 0
+    below_one = (signals.scale >= 0) & (signals.scale < 1)
     return np.asarray(signals.norm_bad & ~signals.loss_bad & explained & ~below_one, dtype=bool)
 
 

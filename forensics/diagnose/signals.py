@@ -132,8 +132,8 @@ class Signals:
         threshold: float | None = None,
     ) -> Evidence:
         """Evidence from some rows of a series (at most 12 of them; rows outside are dropped)."""
-        inside = [int(r) for r in rows if 0 <= int(r) < len(self)]
-        picked = spread_out(np.unique(np.asarray(inside, dtype=np.int64)))
+        asked = np.asarray(rows, dtype=np.int64)
+        picked = spread_out(merged(asked[(asked >= 0) & (asked < len(self))]))
         return Evidence(
             signal=signal,
             steps=tuple(int(s) for s in self.step[picked]),

@@ -30,7 +30,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaling import WINDOW, Scaling
-from forensics.diagnose.series import told_episodes
+from forensics.diagnose.series import merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, power_of_two, span, steps
 from forensics.runlog.schema import SKIP_OTHER
@@ -97,7 +97,7 @@ def _alarm_rows(scaling: Scaling, thresholds: Thresholds) -> IntArray:
         np.cumsum(runs.length) - runs.length, runs.length
     )
     long = place + 1 >= np.repeat(runs.limit, runs.length)
-    return np.unique(np.concatenate((counted[often], falls.rows[steep], scaling.skips[long])))
+    return merged(counted[often], falls.rows[steep], scaling.skips[long])
 
 
 def _severity(signals: Signals, alarm: _Alarm, severe: float) -> Severity:
@@ -120,7 +120,7 @@ def _alarm(
     """The episode around its alarms: from where its skips began to where they end."""
     scaling, step = signals.scaling, signals.step
     row, end = (int(r) for r in np.searchsorted(step, (first_step, last_step)))
-    events = np.unique(np.concatenate((scaling.counted, scaling.counted_falls.rows)))
+    events = merged(scaling.counted, scaling.counted_falls.rows)
     limit = float(scaling.skip_limit(np.array([row]))[0])
     start = scaling.run_start(row)
     if start == row:

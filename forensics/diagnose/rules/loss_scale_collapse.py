@@ -28,7 +28,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Scaling
-from forensics.diagnose.series import told_episodes
+from forensics.diagnose.series import merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, steps, times
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
@@ -57,7 +57,7 @@ def loss_scale_collapse(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     if not scaling.active or len(scaling.rows) == 0:
         return
     floor_rows = _skips_at_floor(signals, thresholds.at_floor)
-    rows = np.unique(np.concatenate((_collapsing(scaling, thresholds.octaves), floor_rows)))
+    rows = merged(_collapsing(scaling, thresholds.octaves), floor_rows)
     for start, last in _stretches(signals, rows, thresholds):
         at_floor = int(((floor_rows >= start) & (floor_rows <= last)).sum())
         yield _finding(signals, start, last, at_floor)

@@ -26,6 +26,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaler_reading import spared
+from forensics.diagnose.series import merged
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, steps, times
 from forensics.runlog.schema import SKIP_OTHER
@@ -112,10 +113,9 @@ def _fell_around(signals: Signals, skips: IntArray) -> BoolArray:
 def _at_one_scale(signals: Signals, stuck: IntArray) -> IntArray:
     """How many of the skips lie between the same two moves of the scale; shape of ``stuck``."""
     scaling = signals.scaling
-    moves = np.sort(np.concatenate((scaling.falls.rows, scaling.growths.rows)))
-    place = np.searchsorted(moves, stuck)
-    _, where, count = np.unique(place, return_inverse=True, return_counts=True)
-    return np.asarray(count[where], dtype=np.int64)
+    place = np.searchsorted(merged(scaling.falls.rows, scaling.growths.rows), stuck)
+    alike = np.searchsorted(place, place, side="right") - np.searchsorted(place, place)
+    return np.asarray(alike, dtype=np.int64)
 
 
 def _cause(for_loss: bool) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaling import Scaling
-from forensics.diagnose.series import Episode, told_episodes
+from forensics.diagnose.series import Episode, merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, power_of_two, span, times
 from forensics.runlog.steps import FloatArray, IntArray
@@ -53,14 +53,10 @@ def loss_scale_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator
     scaling = signals.scaling
     if not scaling.active or len(scaling.counted_falls) == 0:
         return
-    rows = np.unique(
-        np.concatenate(
-            (
-                _swinging(scaling, thresholds),
-                _too_often(scaling, thresholds),
-                _short_sawtooth(scaling, thresholds),
-            )
-        )
+    rows = merged(
+        np.sort(_swinging(scaling, thresholds)),
+        np.sort(_too_often(scaling, thresholds)),
+        np.sort(_short_sawtooth(scaling, thresholds)),
     )
     for episode in told_episodes(rows, thresholds.per_steps // 2):
         yield _finding(signals, episode)

@@ -30,7 +30,7 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaler_reading import growth_distances, spared
 from forensics.diagnose.scaling import Scaling
-from forensics.diagnose.series import runs_of, told_episodes
+from forensics.diagnose.series import merged, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, times
 from forensics.runlog.steps import IntArray
@@ -62,7 +62,7 @@ def loss_scale_policy_broken(signals: Signals, thresholds: Thresholds) -> Iterat
     if not signals.scaling.active:
         return
     kinds = _kinds(signals, thresholds)
-    rows = np.unique(np.concatenate([kind.rows for kind in kinds]))
+    rows = merged(*(kind.rows for kind in kinds))
     for episode in told_episodes(signals.step[rows], thresholds.gap):
         first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
         shown = [k for k in kinds if ((k.rows >= first) & (k.rows <= last)).any()]
@@ -195,7 +195,7 @@ def _grew_early(signals: Signals, thresholds: Thresholds) -> IntArray:
     agreed = np.cumsum(distances == scaling.interval)
     sure = stated | (agreed >= thresholds.confirmed)
     # Guards and losses may or may not restart the count: only what surely does is held against it.
-    last = np.sort(np.concatenate((scaling.falls.rows, scaling.growths.rows)))
+    last = merged(scaling.falls.rows, scaling.growths.rows)
     since = rows - last[np.maximum(np.searchsorted(last, rows) - 1, 0)]
     early = (since < thresholds.early * scaling.interval) & (rows > scaling.interval_row)
     jumped = np.isin(rows, _jumps(scaling))

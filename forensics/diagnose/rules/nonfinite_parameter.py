@@ -22,8 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forensics.diagnose.bad_parameters import (
     Culprit,
     bad_in_checkpoint,
@@ -35,7 +33,7 @@ from forensics.diagnose.bad_parameters import (
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.onset import FEW, went_on_after
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import Episode, told_episodes
+from forensics.diagnose.series import Episode, merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import IntArray
 
@@ -54,7 +52,7 @@ def nonfinite_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     """Yield one finding an episode; where no step tells, one for the first bad checkpoint."""
     weights = steps_with_bad(signals, "value_nonfinite")
     gradients = steps_with_bad(signals, "grad_nonfinite")
-    bad = np.unique(np.concatenate((weights, gradients, steps_named_in_log(signals))))
+    bad = merged(weights, gradients, steps_named_in_log(signals))
     for episode in told_episodes(bad, thresholds.gap):
         culprit = culprit_of(signals, episode.first)
         if culprit is not None:
