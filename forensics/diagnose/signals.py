@@ -12,7 +12,7 @@ from forensics.diagnose.finding import Evidence
 from forensics.diagnose.parts import missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
-from forensics.diagnose.series import spread_out
+from forensics.diagnose.series import merged, spread_out
 from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import Run
