@@ -151,12 +151,18 @@ def _hint(error: BaseException) -> str | None:
 
 
 def _recipes_in(source: Any) -> Iterator[RecipeClass]:
-    """The registered recipes of a module, of a tuple or list, or the one recipe itself."""
+    """The registered recipes of a tuple or list, those a module defines, or the one recipe itself.
+
+    What a module merely imports, as the base of its own, is not its to offer.
+    """
     if isinstance(source, type) and issubclass(source, Recipe):
         yield source
         return
-    entries: Iterable[Any] = vars(source).values() if isinstance(source, ModuleType) else source
-    for entry in entries:
+    if isinstance(source, ModuleType):
+        own = [e for e in vars(source).values() if getattr(e, "__module__", "") == source.__name__]
+        yield from _recipes_in(own)
+        return
+    for entry in source:
         # A name inherited from a registered recipe is not the subclass's own.
         if isinstance(entry, type) and issubclass(entry, Recipe) and vars(entry).get("name"):
             yield entry
