@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,6 @@ from forensics.runlog.snapshot_parts import read_journal, write_parquet
 
 GROUP = 100
 """Snapshots a Parquet part: one row group each would triple the size and cost ten times as much."""
-_BUFFER = 1 << 22
 
 
 class SnapshotWriter:
@@ -164,26 +164,43 @@ class _Labels:
 
 
 class _Journal:
-    """One Arrow IPC stream on disk, flushed at each batch."""
+    """One Arrow IPC stream on disk; a batch is handed to the system in one piece."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.last_step: int | None = None
         self.snapshots = 0
-        self._file: BinaryIO = path.open("xb", buffering=_BUFFER)
+        self._size = 0
+        self._pending = io.BytesIO()
+        self._file = path.open("xb", buffering=0)
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-        self._stream = pa.ipc.new_stream(self._file, schema, options=options)
+        self._stream = pa.ipc.new_stream(self._pending, schema, options=options)
 
     def append(self, step: int, batch: pa.RecordBatch) -> None:
         self._stream.write_batch(batch, custom_metadata={CHECKSUM: checksum(batch)})
-        self._file.flush()
+        self._flush()
         self.snapshots += step != self.last_step
         self.last_step = step
 
     def close(self) -> None:
-        self._stream.close()
-        self._file.close()
+        """End the stream, so that nobody takes it for a cut one."""
+        try:
+            self._stream.close()
+            self._flush()
+        finally:
+            self._file.close()
 
     def abandon(self) -> None:
-        """Let go of a file that can no longer be written."""
-        with suppress(OSError, pa.ArrowException):
-            self._file.detach().close()  # type: ignore[attr-defined]
+        """Let go of a file that can no longer be written, less what tore."""
+        with suppress(OSError):
+            self._file.truncate(self._size)
+        with suppress(OSError):
+            self._file.close()
+
+    def _flush(self) -> None:
+        data = memoryview(self._pending.getvalue())
+        self._pending.seek(0)
+        self._pending.truncate()
+        written = 0
+        while written < len(data):
+            written += self._file.write(data[written:]) or 0
+        self._size += written

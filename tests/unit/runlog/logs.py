@@ -36,8 +36,9 @@ def kinds(table: StepTable) -> list[str]:
 
 
 def bits(values: np.ndarray) -> list[int]:
-    """Floats as their bits, so that -0.0 and NaN compare."""
-    return np.asarray(values, dtype=np.float64).view(np.uint64).tolist()
+    """Floats as their bits, so that -0.0 and NaN compare (a NaN's payload has no text form)."""
+    floats = np.asarray(values, dtype=np.float64)
+    return np.where(np.isnan(floats), np.nan, floats).view(np.uint64).tolist()
 
 
 def assert_same(one: StepTable, other: StepTable, rows: int | None = None) -> None:
