@@ -106,7 +106,7 @@ def _head_levels(kept: FloatArray) -> FloatArray:
     """Median and sigma of the up to 128 values before each of the values from the ninth on."""
     padded = np.concatenate((np.full(WINDOW, np.nan), kept[:-1]))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
-    return _levels(windows, np.minimum(np.arange(MIN_PAST, len(kept)), WINDOW))
+    return levels(windows, np.minimum(np.arange(MIN_PAST, len(kept)), WINDOW))
 
 
 def _hop_levels(kept: FloatArray) -> FloatArray:
@@ -115,16 +115,21 @@ def _hop_levels(kept: FloatArray) -> FloatArray:
     In float32, whose rounding of 1e-7 is far below any noise: half the time and memory.
     """
     windows = np.lib.stride_tricks.sliding_window_view(kept, WINDOW)[HOP : len(kept) - WINDOW : HOP]
-    levels = np.empty((2, len(windows)))
+    found = np.empty((2, len(windows)))
     for start in range(0, len(windows), _CHUNK):  # bounds the copies that are sorted
         part = slice(start, start + _CHUNK)
         copy = windows[part].astype(np.float32)
-        levels[:, part] = _levels(copy, np.full(len(copy), WINDOW))
-    return levels
+        found[:, part] = levels(copy, np.full(len(copy), WINDOW))
+    return found
 
 
-def _levels(windows: NDArray[Any], counts: IntArray) -> FloatArray:
-    """Median and sigma of each window's ``counts`` values that are not NaN; shape (2, windows)."""
+def levels(windows: NDArray[Any], counts: IntArray) -> FloatArray:
+    """Median and robust sigma of each window; shape (2, windows).
+
+    Args:
+        windows: shape (windows, size); NaN where there is no value.
+        counts: how many values each window has, at least 1.
+    """
     middle = sorted_medians(np.array(windows), counts)
     deviation = windows - middle[:, None].astype(windows.dtype)
     spread = sorted_medians(np.abs(deviation, out=deviation), counts)

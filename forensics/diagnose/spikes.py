@@ -14,8 +14,15 @@ from functools import cached_property
 
 import numpy as np
 
-from forensics.diagnose.baseline import MIN_PAST, WINDOW, Baseline, above_blocks, baseline
-from forensics.diagnose.series import MAD_TO_SIGMA, row_medians, sorted_medians
+from forensics.diagnose.baseline import (
+    MIN_PAST,
+    WINDOW,
+    Baseline,
+    above_blocks,
+    baseline,
+    levels,
+)
+from forensics.diagnose.series import row_medians
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 APART = 8
@@ -158,7 +165,7 @@ def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> S
     peak = _peaks(line.values, first, last)
     near = row_medians(_before(line.values, first, NEAR))
     level = np.fmin(line.center(first), near)
-    rising = _abrupt(line.values, first, level) & large(line.values[peak], level)
+    rising = _abrupt(line.values, first, level, near) & large(line.values[peak], level)
     first, last, peak, level = first[rising], last[rising], peak[rising], level[rising]
     height = line.values[peak] - level
     after, flat = _aftermath(line, first, peak, level, height)
@@ -203,18 +210,17 @@ def _jumped(values: FloatArray, large: Large, z: float) -> IntArray:
 
 
 def _far(jump: FloatArray, z: float) -> IntArray:
-    """Indices of jumps that are ``z`` times as large as those before them."""
-    sizes = np.abs(jump[:WINDOW])
-    padded = np.concatenate((np.full(len(sizes), np.nan), sizes[:-1]))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, len(sizes))
-    usual = np.maximum(MAD_TO_SIGMA * row_medians(windows), FLOOR)
-    usual[:MIN_PAST] = np.inf
-    found = np.flatnonzero(jump[:WINDOW] > z * usual)
+    """Indices of jumps that are ``z`` times as large as those before them spread."""
+    padded = np.concatenate((np.full(WINDOW, np.nan), jump[: WINDOW - 1]))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
+    counts = np.arange(MIN_PAST, MIN_PAST + len(windows))
+    head = jump[: MIN_PAST + len(windows)][MIN_PAST:]
+    usual = np.maximum(levels(windows, counts)[1], FLOOR)
+    found = MIN_PAST + np.flatnonzero(head > z * usual[: len(head)])
     if len(jump) <= WINDOW:
         return found
     blocks = jump[: len(jump) // WINDOW * WINDOW].reshape(-1, WINDOW).astype(np.float32)
-    counts = np.full(len(blocks), WINDOW)
-    usual = np.maximum(MAD_TO_SIGMA * sorted_medians(np.abs(blocks, out=blocks), counts), FLOOR)
+    usual = np.maximum(levels(blocks, np.full(len(blocks), WINDOW))[1], FLOOR)
     return np.concatenate((found, above_blocks(jump, WINDOW, WINDOW, z * usual)))
 
 
@@ -262,9 +268,10 @@ def _before(values: FloatArray, first: IntArray, count: int, skip: int = 0) -> F
     return np.where(index >= 0, values[np.maximum(index, 0)], np.nan)
 
 
-def _abrupt(values: FloatArray, first: IntArray, level: FloatArray) -> BoolArray:
+def _abrupt(values: FloatArray, first: IntArray, level: FloatArray, near: FloatArray) -> BoolArray:
     """Did it rise within about 16 values? Slower growth is an explosion or a divergence."""
     earlier = row_medians(_before(values, first, 2 * NEAR, NEAR))
+    earlier = np.minimum(earlier, near)  # in a decay the values before are the lower ones
     index = np.minimum(first[:, None] + np.arange(NEAR), len(values) - 1)
     top = values[index].max(axis=1, initial=-np.inf) if len(first) else level
     return np.isnan(earlier) | (top - earlier >= SETTLED * (top - level))

@@ -26,10 +26,13 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import median, row_medians, runs_of, sigma
+from forensics.diagnose.series import median, medians_of_five, runs_of, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
 from forensics.runlog.steps import FloatArray, IntArray
+
+SIZE = 5
+"""Norms in a block: one or two zeros among them say nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,6 @@ class Thresholds:
 
     least: float = threshold(1e-7, "an update of Adam's eps of 1e-8 and less is lost")
     share: float = threshold(1e-4, "healthy norms fall by 1 to 2 decades from their start")
-    block: int = threshold(5, "norms in a block: one or two zeros among them say nothing")
     rows: int = threshold(150, "norms: longer than any pause of a sound loop")
     part: float = threshold(0.375, "of a short log up to there, in place of 150 norms")
     early: int = threshold(100, "norms that say what was usual at the start")
@@ -79,26 +81,23 @@ def gradient_vanishing(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
 def _episodes(signals: Signals, limits: Thresholds) -> list[_Episode]:
     rows = np.flatnonzero(np.isfinite(signals.norm))
     norm = signals.norm[rows]
-    size = limits.block
     positive = norm[: limits.early]
     early = median(positive[positive > 0])
-    blocks = row_medians(norm[: len(norm) // size * size].reshape(-1, size))
+    blocks = medians_of_five(norm)
     limit = max(limits.least, limits.share * early) if np.isfinite(early) else limits.least
     first, last = runs_of(blocks < limit)
     # Early in a log three eighths of it are enough; what comes later changes nothing about that.
-    enough = np.clip(limits.part * (last + 1), 3, limits.rows // size)
+    enough = np.clip(limits.part * (last + 1), 3, limits.rows // SIZE)
     long = last - first + 1 >= enough
     pairs = zip(first[long][: limits.told], last[long][: limits.told], strict=True)
-    return [
-        _episode(rows, norm, limit, early, int(a) * size, int(b + 1) * size, size) for a, b in pairs
-    ]
+    return [_episode(rows, norm, limit, early, int(a) * SIZE, int(b + 1) * SIZE) for a, b in pairs]
 
 
 def _episode(
-    rows: IntArray, norm: FloatArray, limit: float, early: float, start: int, end: int, size: int
+    rows: IntArray, norm: FloatArray, limit: float, early: float, start: int, end: int
 ) -> _Episode:
     """The exact ends of the stretch that the blocks found."""
-    high = np.flatnonzero(norm[: start + size + size // 2] >= limit)
+    high = np.flatnonzero(norm[: start + SIZE + SIZE // 2] >= limit)
     first = int(high[-1]) + 1 if len(high) else 0
     after = np.flatnonzero(norm[end:] >= limit)
     last = end + int(after[0]) - 1 if len(after) else len(norm) - 1

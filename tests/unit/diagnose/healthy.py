@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rule import Rule
 from forensics.diagnose.signals import Signals
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
@@ -315,3 +317,17 @@ def healthy_columns(kind: str, seed: int, rows: int) -> Columns:
 def healthy_run(kind: str, seed: int, rows: int) -> Signals:
     """A healthy run of one kind."""
     return signals_of(healthy_columns(kind, seed, rows))
+
+
+def found(rule: Rule, columns: Columns, manifest: Manifest | None = None) -> list[Finding]:
+    """What one rule finds in a log of these columns; nothing where it lacks what it needs."""
+    signals = signals_of(columns, manifest)
+    if rule.why_skipped(signals):
+        return []
+    with np.errstate(all="ignore"):
+        return list(rule.find(signals, rule.defaults))
+
+
+def serious(findings: list[Finding]) -> list[Finding]:
+    """Those of warning and worse."""
+    return [finding for finding in findings if finding.severity > Severity.INFO]

@@ -1,13 +1,19 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from forensics.diagnose.series import (
+    block_bounds,
     block_medians,
     episodes,
+    medians_of_five,
+    row_medians,
     runs_of,
+    significant_digits,
     spread_out,
+    theil_sen,
 )
 
 
@@ -41,3 +47,39 @@ def test_spread_out_keeps_both_ends(count: int, most: int) -> None:
     assert len(picked) <= max(most, 1)
     assert picked[0] == 0
     assert picked[-1] == count - 1
+
+
+@given(arrays(np.float64, st.integers(0, 60), elements=st.floats(-1e9, 1e9)))
+def test_medians_of_five_are_medians(values: np.ndarray) -> None:
+    whole = values[: len(values) // 5 * 5].reshape(-1, 5)
+    np.testing.assert_array_equal(medians_of_five(values), np.median(whole, axis=1))
+
+
+def test_row_medians_leave_out_what_is_not_finite() -> None:
+    rows = np.array(
+        [[1.0, np.nan, 3.0, 2.0], [np.inf, np.nan, -np.inf, np.nan], [4.0, 2.0, 3.0, 1.0]]
+    )
+    np.testing.assert_array_equal(row_medians(rows), [2.0, np.nan, 2.5])
+    assert row_medians(np.empty((3, 0))).shape == (3,)
+
+
+def test_theil_sen_is_the_median_slope() -> None:
+    values = 3.0 + 0.5 * np.arange(21, dtype=np.float64)
+    values[7] = 1e6
+    assert theil_sen(values) == 0.5
+    assert np.isnan(theil_sen(np.array([1.0, np.nan])))
+
+
+@pytest.mark.parametrize(
+    ("values", "digits"),
+    [([2.31, 0.05, np.nan], 3), ([1.0, 20.0], 1), ([0.1 + 0.2], 9), ([np.nan, 0.0], 0)],
+)
+def test_digits_are_those_that_were_printed(values: list[float], digits: int) -> None:
+    assert significant_digits(np.array(values)) == digits
+
+
+@given(st.integers(0, 200), st.integers(1, 50))
+def test_blocks_cover_everything_evenly(count: int, blocks: int) -> None:
+    sizes = np.diff(block_bounds(count, blocks))
+    assert sizes.sum() == count
+    assert len(sizes) == 0 or sizes.max() - sizes.min() <= 1

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.rules.gradient_vanishing import gradient_vanishing
+from tests.unit.diagnose.healthy import Columns, found, healthy_columns
+
+
+def flat_from(columns: Columns, row: int) -> Columns:
+    columns["loss"][row:] = columns["loss"][row] * np.exp(
+        0.01 * np.random.default_rng(0).normal(size=len(columns["loss"]) - row)
+    )
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "at"), [(60, 30), (300, 100), (2_000, 400), (2_000, 1_700), (100_000, 60_000)]
+)
+def test_fires_where_the_norm_falls_to_nothing_at_once(rows: int, at: int) -> None:
+    columns = flat_from(healthy_columns("pretraining", 0, rows), at)
+    columns["grad_l2_pre_clip"][at:] *= 1e-7
+    (finding,) = found(gradient_vanishing, columns)
+    assert finding.first_step == at
+    assert finding.last_step == rows - 1
+    assert "at once" in finding.cause
+
+
+def test_fires_where_it_falls_little_by_little() -> None:
+    columns = flat_from(healthy_columns("pretraining", 1, 4_000), 1_000)
+    columns["grad_l2_pre_clip"] *= np.exp(-0.02 * np.maximum(0, np.arange(4_000) - 1_500))
+    (finding,) = found(gradient_vanishing, columns)
+    assert 1_900 <= finding.first_step <= 2_200
+    assert "little by little" in finding.cause
+
+
+def test_fires_when_no_gradient_was_ever_there() -> None:
+    rng = np.random.default_rng(0)
+    norm = 3e-9 * np.exp(0.1 * rng.normal(size=500))
+    columns = {"loss": 2.3 + 0.01 * rng.normal(size=500), "grad_l2_pre_clip": norm}
+    (finding,) = found(gradient_vanishing, columns)
+    assert (finding.first_step, finding.last_step) == (0, 499)
+    assert "initialisation" in finding.cause
+
+
+def test_fires_as_an_error_when_the_norm_is_exactly_zero() -> None:
+    columns = flat_from(healthy_columns("pretraining", 2, 1_000), 500)
+    columns["grad_l2_pre_clip"][500:] = 0.0
+    (finding,) = found(gradient_vanishing, columns)
+    assert finding.severity is Severity.ERROR
+    assert "detach" in finding.cause
+
+
+def test_fires_though_nan_lies_in_its_windows() -> None:
+    columns = flat_from(healthy_columns("pretraining", 0, 2_000), 1_000)
+    columns["grad_l2_pre_clip"][1_000:] *= 1e-8
+    columns["grad_l2_pre_clip"][960:1_100:7] = np.nan
+    assert abs(found(gradient_vanishing, columns)[0].first_step - 1_000) <= 2
+
+
+def test_an_episode_that_ends_keeps_its_end() -> None:
+    columns = flat_from(healthy_columns("pretraining", 3, 3_000), 900)
+    columns["grad_l2_pre_clip"][1_000:1_400] *= 1e-8
+    (finding,) = found(gradient_vanishing, columns)
+    assert (finding.first_step, finding.last_step) == (1_000, 1_399)
+
+
+def test_silent_on_a_sound_fit_to_the_last_bit() -> None:
+    assert not found(gradient_vanishing, healthy_columns("full_batch", 0, 5_000))
+
+
+def test_silent_when_the_loss_falls_as_far() -> None:
+    at = np.arange(2_000)
+    columns = {"loss": 2 * np.exp(-at / 50), "grad_l2_pre_clip": np.exp(-at / 60)}
+    assert not found(gradient_vanishing, columns)
+
+
+def test_silent_where_the_log_prints_too_few_decimals() -> None:
+    rng = np.random.default_rng(0)
+    norm = np.round(0.02 * np.exp(-np.arange(1_000) / 100) * np.exp(rng.normal(size=1_000)), 3)
+    loss = 2.5 - 0.0005 * np.arange(1_000) + 0.01 * rng.normal(size=1_000)
+    assert (norm[800:] == 0).all()
+    assert not found(gradient_vanishing, {"loss": loss, "grad_l2_pre_clip": norm})
+
+
+def test_silent_on_a_short_pause() -> None:
+    columns = healthy_columns("pretraining", 4, 3_000)
+    columns["grad_l2_pre_clip"][1_500:1_550] = 0.0
+    assert not found(gradient_vanishing, columns)

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.rules.loss_spike import loss_spike
+from tests.unit.diagnose.healthy import Columns, found, healthy_columns, serious
+
+
+def spiked(rows: int, at: list[int], factor: float, seed: int = 0) -> Columns:
+    columns = healthy_columns("pretraining", seed, rows)
+    columns["loss"][at] *= factor
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "at", "factor"),
+    [(60, 30, 2.0), (200, 150, 1.5), (2000, 40, 1.6), (2000, 1985, 1.4), (50_000, 31_234, 1.3)],
+)
+def test_fires_at_a_spike_as_an_info_when_it_recovers(rows: int, at: int, factor: float) -> None:
+    (finding,) = found(loss_spike, spiked(rows, [at], factor))
+    assert finding.severity is Severity.INFO
+    assert finding.first_step == at
+
+
+def test_fires_as_a_warning_at_a_loss_no_sound_sample_has() -> None:
+    (finding,) = found(loss_spike, spiked(20, [9], 1e16))
+    assert finding.severity is Severity.WARNING
+    assert finding.first_step == 9
+
+
+def test_an_early_decay_hides_nothing() -> None:
+    columns = healthy_columns("pretraining", 0, 300)
+    columns["loss"] = 2 + 9 * np.exp(-np.arange(300) / 25) + 0.01 * np.cos(np.arange(300))
+    columns["loss"][60] += 1.5
+    assert [f.first_step for f in found(loss_spike, columns)] == [60]
+
+
+def test_fires_though_nan_and_inf_lie_in_its_window() -> None:
+    columns = spiked(2000, [1000], 1.6)
+    columns["loss"][930:990:9] = np.nan
+    columns["loss"][996] = np.inf
+    assert [f.first_step for f in found(loss_spike, columns)] == [1000]
+
+
+@pytest.mark.parametrize(("rows", "at"), [(2000, 1200), (2000, 1900), (20_000, 19_000)])
+def test_fires_as_a_warning_when_it_does_not_recover(rows: int, at: int) -> None:
+    columns = healthy_columns("pretraining", 1, rows)
+    columns["loss"][at:] *= 2.5
+    (finding,) = serious(found(loss_spike, columns))
+    assert finding.first_step == at
+    assert "does not recover" in finding.message or "log ends" not in finding.message
+
+
+def test_a_slow_recovery_is_told_as_one() -> None:
+    columns = healthy_columns("pretraining", 2, 3000)
+    after = np.arange(3000) - 1500
+    columns["loss"] *= 1 + np.where(after >= 0, np.exp(-after / 40), 0)
+    (finding,) = found(loss_spike, columns)
+    assert finding.severity is Severity.INFO
+    assert finding.first_step in (1499, 1500, 1501)
+    assert "recovered" in finding.message
+
+
+def test_fires_as_a_warning_on_a_crowd_of_spikes_told_as_one() -> None:
+    at = [4000, 4130, 4290, 4500, 4755, 4902]
+    (finding,) = found(loss_spike, spiked(20_000, at, 1.8))
+    assert finding.severity is Severity.WARNING
+    assert (finding.first_step, finding.last_step) == (4000, 4902)
+    assert "6 times" in finding.message
+
+
+def test_a_level_shift_is_one_info() -> None:
+    columns = healthy_columns("pretraining", 3, 4000)
+    columns["loss"][2500:] += 0.5
+    (finding,) = found(loss_spike, columns)
+    assert finding.severity is Severity.INFO
+    assert finding.first_step == 2500
+    assert "shifted" in finding.message
+
+
+def test_a_spiking_norm_speaks_against_a_level_shift() -> None:
+    columns = healthy_columns("pretraining", 3, 4000)
+    columns["loss"][2500:] *= 1.5
+    assert not serious(found(loss_spike, columns))
+    columns["grad_l2_pre_clip"][2500] *= 50
+    assert [f.first_step for f in serious(found(loss_spike, columns))] == [2500]
+
+
+def test_silent_below_five_percent_and_a_tenth() -> None:
+    columns = healthy_columns("pretraining", 4, 2000)
+    columns["loss"] = 2.0 + 1e-4 * np.sin(np.arange(2000.0))
+    columns["loss"][1000] = 2.09
+    columns["loss"][1500] = 2.05
+    assert not found(loss_spike, columns)
+
+
+def test_silent_about_hard_samples_where_the_rest_is_known_by_heart() -> None:
+    assert not serious(found(loss_spike, healthy_columns("learned_but_for_a_few", 0, 5000)))
+
+
+def test_a_small_loss_is_judged_by_its_own_size() -> None:
+    columns = healthy_columns("pretraining", 5, 2000)
+    columns["loss"] *= 1e-4
+    columns["loss"][1200] *= 3
+    assert [f.first_step for f in found(loss_spike, columns)] == [1200]
+
+
+def test_the_norm_that_led_is_named() -> None:
+    columns = spiked(2000, [905], 2.0)
+    columns["grad_l2_pre_clip"][900] *= 50
+    assert "5 steps earlier" in found(loss_spike, columns)[0].cause
+    columns = spiked(2000, [900], 2.0)
+    columns["lr"][:] = 3e-4
+    assert "calm at 0.0003" in found(loss_spike, columns)[0].cause
+    assert "skip it" in found(loss_spike, columns)[0].remedy
+
+
+def test_negative_losses_are_judged_too() -> None:
+    columns = healthy_columns("negative", 0, 3000)
+    columns["loss"][2000] = 40.0
+    assert 2000 in [f.first_step for f in found(loss_spike, columns)]
