@@ -93,11 +93,11 @@ def _swinging(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     rows = _reach_back(firsts, lasts, since, alarms)
     if len(rows) == 0:
         return rows
-    # Swings that began shallower belong to it, as far back as the window that raised the alarm.
+    # Swings that began shallower belong to it, as far back as they come without a long pause.
     shallow, _ = deep_falls(scaling, thresholds.octaves - 1, thresholds.within)
-    opens = scaling.step[lasts[alarms[0]]] - thresholds.per_steps
-    earlier = shallow[(scaling.step[shallow] > opens) & (shallow < rows.min())]
-    return np.concatenate((earlier, rows))
+    earlier = np.append(shallow[shallow < rows.min()], rows.min())
+    pauses = np.flatnonzero(np.diff(scaling.step[earlier]) > thresholds.per_steps // 2)
+    return np.concatenate((earlier[pauses[-1] + 1 :] if len(pauses) else earlier, rows))
 
 
 def _interval_at(scaling: Scaling, rows: IntArray, thresholds: Thresholds) -> FloatArray:

@@ -118,7 +118,7 @@ def _spikes(name: str, rows: int, low: float, height: float) -> None:
     def make(rng: Rng) -> Made:
         """Norm spikes again and again: eight or more within a thousand steps."""
         made = pretraining(rng, rows).clean_noise(0.01, 0.12)
-        start = made.at(low, low + 0.2)
+        start = made.at(low, low + 0.15)
         count = int(rng.integers(9, 14))
         hits = start + np.sort(rng.choice(np.arange(1, 900), count, replace=False))
         hits = np.concatenate(([start], hits[np.diff(hits, prepend=start) > 10]))
