@@ -198,9 +198,11 @@ def _jumped(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
     told = 0
     for i in found[found >= limits.settled].tolist():
         settled = bool((np.diff(rate[i - limits.settled : i]) <= 1e-6 * rate[i - 1]).all())
-        stays = i + 1 < len(rate) and rate[i + 1] >= 0.5 * rate[i]  # one row is a bad cell
-        if not settled or not stays or rows[i] <= warm or told == limits.told:
+        if not settled or rows[i] <= warm or told == limits.told:
             continue
+        stays = i + 1 < len(rate) and rate[i + 1] >= 0.5 * rate[i]
+        if not stays and not _harm_after(signals, int(rows[i])):
+            continue  # one row that harms nothing is a bad cell
         told += 1
         yield _jump_finding(signals, rows, i, float(rate[i] / highest[i - 1]), limits)
 

@@ -37,6 +37,8 @@ DECLINE = 10
 """Growth intervals in which a scale that declines loses an octave: in health it is back in one."""
 SAWTOOTH = 2.0
 """Octaves that a healthy scale moves up and down; a decline has to have lost more."""
+LARGE_PART = 0.25
+"""Share of all octaves that a decline lost before its last descent; else that descent is all."""
 USUAL_INTERVAL = 1000
 """Growth interval where neither run.json nor the log shows it."""
 
@@ -137,14 +139,18 @@ def _slow_start(scaling: Scaling, step: IntArray, row: int) -> int:
     above that of the stretch after it; then to the last row near the top.
     """
     stretch = DECLINE * (scaling.interval or USUAL_INTERVAL)
+    calibrated = scaling.skips[scaling.calibrating & (scaling.skips < row)]
+    begin = int(calibrated[-1]) + 1 if len(calibrated) else 0
     at, top = row, _highest(scaling, row, row)
-    while at > 0:
-        before = int(np.searchsorted(step, step[at] - stretch))
+    while at > begin:
+        before = max(begin, int(np.searchsorted(step, step[at] - stretch)))
         higher = _highest(scaling, before, at)
         if not higher >= top + 1.0:
             break
         at, top = before, higher
-    if top < _highest(scaling, row, row) + SAWTOOTH:
+    lost = top - _highest(scaling, row, row)
+    lowest = float(scaling.log2[scaling.rows >= row].min(initial=np.inf))
+    if lost < SAWTOOTH or lost < LARGE_PART * (top - lowest):
         return row
     inside = (scaling.rows >= at) & (scaling.rows < row) & (scaling.log2 >= top - 0.5)
     return int(scaling.rows[inside][-1])
