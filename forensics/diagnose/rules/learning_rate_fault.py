@@ -291,7 +291,8 @@ def _skip_finding(signals: Signals, first: IntArray, last: IntArray, limits: Thr
 def _never_moves(signals: Signals) -> Iterator[Finding]:
     manifest = signals.run.manifest
     name = "" if manifest is None else str(manifest.schedule.get("name", ""))
-    rate = signals.lr[np.isfinite(signals.lr)]
+    # A scheduler rightly stands still on skipped steps.
+    rate = signals.lr[np.isfinite(signals.lr) & ~signals.skipped]
     warm = 0 if manifest is None else int(manifest.schedule.get("warmup_steps") or 0)
     moving = name not in ("", "constant") or warm > 1
     if not moving or len(rate) < max(100, warm // 4) or np.ptp(rate) > 0 or rate[0] == 0:
