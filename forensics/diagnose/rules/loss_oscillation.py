@@ -135,11 +135,12 @@ def _detrended(blocks: FloatArray) -> tuple[FloatArray, FloatArray]:
     size = blocks.shape[1]
     at = np.arange(size) - (size - 1) / 2
     scale = np.maximum(np.abs(blocks).max(axis=1, keepdims=True), 1e-300)
-    centred = blocks / scale - (blocks / scale).mean(axis=1, keepdims=True)
-    centred -= (centred @ at / (at @ at))[:, None] * at
+    centred = blocks / scale - (row_medians(blocks) / scale[:, 0])[:, None]
     spread = MAD_TO_SIGMA * row_medians(np.abs(centred))
-    bound = np.maximum(4 * spread, 1e-12)[:, None]
+    bound = np.maximum(4 * spread, 1e-300)[:, None]
     np.clip(centred, -bound, bound, out=centred)
+    centred -= centred.mean(axis=1, keepdims=True)
+    centred -= (centred @ at / (at @ at))[:, None] * at
     return centred, scale[:, 0]
 
 

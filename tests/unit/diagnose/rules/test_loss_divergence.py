@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.rules.loss_divergence import loss_divergence
+from tests.unit.diagnose.healthy import Columns, found, healthy_columns, serious
+
+
+def rising(
+    rows: int, onset: int, amount: float, kind: str = "pretraining", seed: int = 0
+) -> Columns:
+    """The log of the loss rises in a line from the onset to the end, by ``amount``."""
+    columns = healthy_columns(kind, seed, rows)
+    share = np.clip((np.arange(rows) - onset) / (rows - onset), 0, 1)
+    columns["loss"] *= np.exp(amount * share)
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "onset", "amount"),
+    [
+        ("pretraining", 200, 150, 0.5),
+        ("pretraining", 2_000, 1_500, 0.5),
+        ("fine_tuning", 2_000, 1_500, 0.5),
+        ("floor", 20_000, 12_000, 0.5),
+        ("small_batch", 20_000, 12_000, 1.0),
+        ("pretraining", 20_000, 19_000, 0.7),
+    ],
+)
+def test_fires_at_the_turn(kind: str, rows: int, onset: int, amount: float) -> None:
+    (finding,) = found(loss_divergence, rising(rows, onset, amount, kind))
+    assert finding.severity is Severity.ERROR
+    assert abs(finding.first_step - onset) <= max(5, 0.05 * rows)
+    assert finding.last_step == rows - 1
+
+
+def test_fires_as_a_warning_at_a_small_but_steady_rise() -> None:
+    (finding,) = found(loss_divergence, rising(4_000, 2_500, 0.2))
+    assert finding.severity is Severity.WARNING
+
+
+def test_fires_at_the_row_of_a_jump_it_never_comes_back_from() -> None:
+    columns = healthy_columns("pretraining", 1, 20_000)
+    columns["loss"][9_876:] = 10.8 + 0.05 * np.random.default_rng(0).normal(size=20_000 - 9_876)
+    (finding,) = found(loss_divergence, columns)
+    assert abs(finding.first_step - 9_876) <= 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "rate", "start"), [(40, 0.3, 2), (100, 0.1, 20), (20_000, 0.05, 19_900)]
+)
+def test_fires_at_a_blow_up_however_short(rows: int, rate: float, start: int) -> None:
+    columns = healthy_columns("pretraining", 0, rows)
+    columns["loss"] *= np.exp(rate * np.clip(np.arange(rows) - start, 0, 500))
+    (finding,) = found(loss_divergence, columns)
+    assert finding.severity is Severity.ERROR
+    assert abs(finding.first_step - start) <= 6
+
+
+def test_fires_though_nan_lies_in_its_blocks_and_at_its_end() -> None:
+    columns = rising(4_000, 2_000, 1.0)
+    columns["loss"][::9] = np.nan
+    columns["loss"][3_900:] = np.inf
+    (finding,) = found(loss_divergence, columns)
+    assert abs(finding.first_step - 2_000) <= 200
+
+
+def test_silent_when_the_loss_comes_back() -> None:
+    columns = healthy_columns("pretraining", 2, 8_000)
+    after = np.arange(8_000) - 4_000
+    columns["loss"] *= 1 + np.where(after >= 0, 2 * np.exp(-after / 700), 0)
+    assert not serious(found(loss_divergence, columns))
+
+
+def test_a_curriculum_is_no_alarm() -> None:
+    for seed in range(5):
+        assert not serious(found(loss_divergence, healthy_columns("curriculum", seed, 3_000)))
+
+
+def test_silent_where_the_loss_wandered_as_far_before() -> None:
+    at = np.arange(8_000)
+    loss = 0.7 + 0.12 * np.sin(2 * np.pi * at / 3_200 + 2.5)
+    loss += 0.03 * np.random.default_rng(0).normal(size=8_000)
+    assert not found(loss_divergence, {"loss": loss})
+
+
+def test_what_led_up_to_it_is_told() -> None:
+    columns = rising(4_000, 3_000, 1.0)
+    columns["grad_l2_pre_clip"][2_900:] *= 4
+    columns["lr"][:] = 3e-4
+    (finding,) = found(loss_divergence, columns)
+    assert "gradient norm had grown" in finding.cause
+    assert "calm at 0.0003" in finding.cause
+    assert "Late divergence" in finding.cause
+
+
+def test_a_jump_of_the_rate_is_named() -> None:
+    columns = rising(4_000, 3_000, 1.5)
+    columns["lr"] = np.where(np.arange(4_000) < 3_001, 1e-4, 3e-3)
+    (finding,) = found(loss_divergence, columns)
+    assert 3_001 <= finding.first_step <= 3_100
+    assert "had jumped ×30 at step 3,001" in finding.cause
