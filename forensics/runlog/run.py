@@ -22,6 +22,8 @@ __all__ = ["CheckpointInfo", "Run", "load_run"]
 
 STEP_LOGS = ("steps.csv", "steps.csv.gz")
 _PARTS = (MANIFEST_NAME, "params", "activations", "checkpoints", "ranks", "superseded")
+_EVIDENCE = ("params", "activations", "checkpoints", "superseded")
+"""Parts that tell something of a run whose step log cannot be read."""
 _RANK = re.compile(r"rank-(\d{5})\.csv\Z")
 _LARGEST_JSON = 64 << 20
 
@@ -93,7 +95,7 @@ def _load_directory(directory: Path) -> Run:
     if not _is_run(directory):
         raise InputError("holds no run", where=directory, hint=_hint(directory))
     manifest = _manifest(directory, repairs)
-    steps = _steps(directory, repairs)
+    steps = _steps(directory, manifest, repairs)
     if manifest is not None and manifest.running and not _known_dead(directory):
         steps = replace(steps, repairs=tuple(map(_still_written, steps.repairs)))
     params, activations = directory / "params", directory / "activations"
@@ -146,13 +148,23 @@ def _manifest(directory: Path, repairs: list[Repair]) -> Manifest | None:
         return None
 
 
-def _steps(directory: Path, repairs: list[Repair]) -> StepTable:
-    for name in STEP_LOGS:
-        if (directory / name).exists():
-            return read_steps(directory / name)
-    message = "there is no steps.csv; only the other parts of the run can be judged"
-    repairs.append(Repair("missing-step-log", message, lossy=True))
-    return StepTable.from_arrays({})
+def _steps(directory: Path, manifest: Manifest | None, repairs: list[Repair]) -> StepTable:
+    path = next((directory / name for name in STEP_LOGS if (directory / name).exists()), None)
+    if path is None:
+        message = "there is no steps.csv; only the other parts of the run can be judged"
+        repairs.append(Repair("missing-step-log", message, lossy=True))
+        return StepTable.from_arrays({})
+    try:
+        return read_steps(path)
+    except InputError as error:
+        if any((directory / part).exists() for part in _EVIDENCE):
+            message = f"{path.name} {error.what}; only the other parts of the run can be judged"
+            repairs.append(Repair("broken-step-log", message, lossy=True))
+            return StepTable.from_arrays({})
+        if manifest is not None and manifest.ended is not None and manifest.ended.message:
+            how = f"the run ended with {manifest.ended.message}"
+            raise InputError(error.what, where=error.where, hint=how) from error
+        raise
 
 
 def _checkpoints(directory: Path, repairs: list[Repair]) -> tuple[CheckpointInfo, ...]:
