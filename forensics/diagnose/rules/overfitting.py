@@ -54,7 +54,8 @@ def overfitting(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     after = validation[best:]
     if len(after) <= 3:
         return
-    level, end = float(after[0]), median(after[-3:])
+    around = validation[max(0, best - 1) : best + 2]  # the best of many is low by luck
+    level, end = median(around), median(after[-3:])
     size = max(abs(level), 1e-300)
     least = max(thresholds.share * size, thresholds.sigmas * _noise(validation))
     if float(after[-3:].min()) - level <= least or not theil_sen(_thinned(after)) > 0:
@@ -63,7 +64,8 @@ def overfitting(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     if not before - now > thresholds.fall * abs(before):
         return
     rise = (end - level) / size
-    yield _finding(signals, rows, best, (level, end), (before, now), rise, thresholds.serious)
+    told = (float(after[0]), end)
+    yield _finding(signals, rows, best, told, (before, now), rise, thresholds.serious)
 
 
 def _noise(values: FloatArray) -> float:
