@@ -26,6 +26,7 @@ VERBS: Mapping[str, Verb] = {
     "rules": Verb(
         "forensics.cli.rules", "rules", "List what can be diagnosed, or explain one rule."
     ),
+    "record": Verb("forensics.cli.record", "record", "Train a recipe and record the run."),
     "params": Verb(
         "forensics.cli.params",
         "params",

@@ -87,11 +87,11 @@ class Recipe:
 
     def build(self, config: Config) -> Training:
         """A fresh training; random numbers come from the global generators, already seeded."""
-        raise NotImplementedError
+        raise NotImplementedError(f"recipe {self.name} has no build()")
 
     def batch(self, step: int) -> list[Batch]:
         """The micro-batches of one optimizer step; a pure function of the step and the config."""
-        raise NotImplementedError
+        raise NotImplementedError(f"recipe {self.name} has no batch()")
 
     def select(self, batch: Batch, indices: Sequence[int]) -> Batch:
         """Some samples of one micro-batch; by default dimension 0 of every tensor."""

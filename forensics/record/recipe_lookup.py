@@ -74,6 +74,15 @@ def registered_recipes() -> tuple[dict[str, RecipeClass], list[str]]:
     return found, broken
 
 
+def recipes_of(reference: str) -> dict[str, RecipeClass]:
+    """The recipes of a file (``path/to/file.py``), or the one that ``reference`` names."""
+    path, name = split_reference(reference)
+    if path is not None and not name:
+        return _by_name(_recipes_in(load_file(path)))
+    found = find_recipe(reference)
+    return {found.name: found}
+
+
 def _points() -> list[EntryPoint]:
     """Our own entry points first, so that no other package can shadow or break them."""
     return sorted(entry_points(group=GROUP), key=lambda p: not p.value.startswith("forensics."))
@@ -175,10 +184,13 @@ def _by_name(recipes: Iterable[RecipeClass]) -> dict[str, RecipeClass]:
 def _no_such_recipe(
     name: str, known: list[str], broken: list[str], where: Path | None = None
 ) -> UsageError:
-    what = f"no recipe is called {name!r}" if name else "which of its recipes is meant?"
+    what = f"no recipe is called {name!r}"
     if where is not None:
-        hint = f"it has {', '.join(sorted(known))}" if known else "it registers none with @recipe"
-        return UsageError(what, where=where, hint=hint)
+        if not known:
+            what = what if name else "holds no recipe"
+            return UsageError(what, where=where, hint="register one with @recipe")
+        what = what if name else f"holds {len(known)} recipes"
+        return UsageError(what, where=where, hint=f"add one of :{', :'.join(sorted(known))}")
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     hint += "`forensics record --list` shows them; one of your own is path/to/file.py:name"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -198,3 +200,29 @@ def _parse_value(text: str) -> Any:
         return float(text)  # what TOML does not write so: .5, 1., 1e400
     except ValueError:
         return text
+
+
+def to_toml(settings: Mapping[str, Any], prefix: str = "") -> str:
+    """Nested settings as TOML text that ``read_settings`` takes back; None becomes ``"none"``."""
+    plain = {k: v for k, v in settings.items() if not isinstance(v, Mapping)}
+    lines = [f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in plain.items()]
+    for key, table in settings.items():
+        if isinstance(table, Mapping):
+            name = prefix + _toml_key(key)
+            lines.append(f"\n[{name}]\n{to_toml(table, f'{name}.')}")
+    return "".join(lines)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
+def _toml_value(value: Any) -> str:
+    """JSON's texts, numbers, lists and booleans are TOML's as well, but for non-finite numbers."""
+    if value is None:
+        return json.dumps(NONE)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
