@@ -13,11 +13,14 @@ from itertools import zip_longest
 from forensics.render.ansi import BOLD, painted
 from forensics.render.safe_text import display_width, plain_ascii, visible
 
+NARROWEST = 60
+"""Columns that a page needs; a narrower terminal wraps by itself."""
 MARGIN = 10
 """Columns of the labels at the left: VERDICT, FINDINGS, DO, NEXT."""
 _WORD = re.compile(r" *[^ ]+")
 # A number keeps its unit, and the step it was seen at.
 _GLUE = re.compile(r" (?=%)| (?=at [\d-])|(?<= at) (?=[\d-])|(?<=step) (?=\d)")
+_APART = "   "  # sets readings apart: loss 2.41   norm 2.1
 _BREAK_AFTER = re.compile(r".*[/._,=:-]", re.DOTALL)
 _NO_BREAK = "\x00"  # cannot occur in safe text
 
@@ -41,7 +44,7 @@ class Page:
     """
 
     def __init__(self, width: int = 80, *, colour: bool = False, ascii_only: bool = False) -> None:
-        self.width = max(width, 40)
+        self.width = max(width, NARROWEST)
         self._colour = colour
         self._ascii = ascii_only
         self._lines: list[str] = []
@@ -68,14 +71,10 @@ class Page:
         self._lines.append(" " * indent + self.paint(first, code))
         self._lines += [" " * after + self.paint(line, code) for line in rest]
 
-    def labelled(self, label: str, text: str, *, first_word_code: str = "") -> None:
+    def labelled(self, label: str, text: str, *, code: str = BOLD) -> None:
         """A paragraph with a label in the margin; an empty label continues the last one."""
-        lines = wrap(self.safe(text), self.width - MARGIN)
-        if first_word_code:
-            word, space, rest = lines[0].partition(" ")
-            lines[0] = self.paint(word, first_word_code) + space + rest
-        for number, line in enumerate(lines):
-            self._lines.append(self.margin(label if number == 0 else "") + line)
+        for number, line in enumerate(wrap(self.safe(text), self.width - MARGIN)):
+            self._lines.append(self.margin(label if number == 0 else "", code) + line)
 
     def row(self, cells: Sequence[Cell], *, indent: int = 0, label: str | None = None) -> None:
         """Cells side by side, two columns apart, each wrapped within its own width."""
@@ -96,9 +95,9 @@ class Page:
         for number, line in enumerate(lines):
             self._lines.append(self.margin(label if number == 0 else "") + line)
 
-    def margin(self, label: str) -> str:
+    def margin(self, label: str, code: str = BOLD) -> str:
         """The label, padded to the margin."""
-        return self.paint(label, BOLD) + " " * (MARGIN - len(label))
+        return self.paint(label, code) + " " * (MARGIN - len(label))
 
     def paint(self, text: str, code: str) -> str:
         """The text in a colour, where this page has colours."""
@@ -117,7 +116,7 @@ def wrap(text: str, width: int) -> list[str]:
     """
     lines: list[str] = []
     line = ""
-    for word in _WORD.findall(_GLUE.sub(_NO_BREAK, text)):
+    for word in _WORD.findall(_glued(text, width)):
         if display_width(line + word) <= width:
             line = line + word if line else word.lstrip(" ")
             continue
@@ -129,12 +128,23 @@ def wrap(text: str, width: int) -> list[str]:
     return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
+def _glued(text: str, width: int) -> str:
+    """The text with spaces that must not break a line made unbreakable."""
+    chunks = text.split(_APART)
+    if len(chunks) > 1:
+        short = [
+            chunk.replace(" ", _NO_BREAK) if len(chunk) < width // 2 else chunk for chunk in chunks
+        ]
+        text = _APART.join(short)
+    return _GLUE.sub(_NO_BREAK, text)
+
+
 def _pieces(word: str, width: int) -> list[str]:
     """A word in pieces that fit, broken after a path's or a name's separators where it has any."""
     pieces = []
-    while display_width(word) > width:
-        head = word[:width]
-        while display_width(head) > width:
+    while display_width(word) > width and len(word) > 1:
+        head = word[: max(width, 1)]
+        while display_width(head) > width and len(head) > 1:
             head = head[:-1]
         separated = _BREAK_AFTER.match(head)
         if separated and separated.end() > width // 2:

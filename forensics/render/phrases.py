@@ -153,8 +153,8 @@ def _skipped(skipped: Sequence[RuleOutcome], *, verbose: bool, terse: bool) -> l
         return [head]
     if terse or len(grouped) > MOST_REASONS:
         return [f"{head} (--verbose says why)"]
-    told = ", ".join(f"{reason} ({_names(names)})" for reason, names in grouped.items())
-    return [f"{head}: {told}"]
+    told = "; ".join(f"{reason}: {_names(names)}" for reason, names in grouped.items())
+    return [f"{head} ({told})"]
 
 
 def _names(names: list[str]) -> str:

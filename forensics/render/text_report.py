@@ -98,9 +98,11 @@ def _header(page: Page, diagnosis: Diagnosis) -> None:
 def _healthy(page: Page, diagnosis: Diagnosis, settings: str) -> None:
     """Three short lines: nothing is wrong."""
     verdict = diagnosis.verdict
-    page.labelled("VERDICT", verdict.summary, first_word_code=status_code(verdict.status))
+    page.labelled("VERDICT", verdict.summary, code=status_code(verdict.status))
     for text in verdict.undecided:
         page.labelled("OPEN", text)
+    if verdict.next_command:
+        page.command("NEXT", verdict.next_command)
     notes = list(dict.fromkeys(finding.rule for finding in diagnosis.findings))
     told = f" · notes: {', '.join(notes)} (--verbose)" if notes else ""
     page.paragraph(tally(diagnosis, verbose=False, terse=True, settings=settings) + told)
@@ -109,7 +111,7 @@ def _healthy(page: Page, diagnosis: Diagnosis, settings: str) -> None:
 def _verdict(page: Page, diagnosis: Diagnosis) -> None:
     """The answer, then the chain of events."""
     verdict = diagnosis.verdict
-    page.labelled("VERDICT", verdict.summary, first_word_code=status_code(verdict.status))
+    page.labelled("VERDICT", verdict.summary, code=status_code(verdict.status))
     page.blank()
     if verdict.timeline:
         when = max(display_width(page.safe(entry.when)) for entry in verdict.timeline)
@@ -142,16 +144,21 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
         cells = [
             Cell(finding.severity.word, _SEVERITY_WIDTH, severity_code(finding.severity)),
             Cell(finding.rule, _RULE_WIDTH),
-            Cell(span(finding, diagnosis.run), _SPAN_WIDTH),
-            Cell(
-                row.relation, page.width - MARGIN - 6 - _SEVERITY_WIDTH - _RULE_WIDTH - _SPAN_WIDTH
-            ),
+            *_place(page.width, span(finding, diagnosis.run), row.relation),
         ]
         page.row(cells, label=label)
         _detail(page, row, told=told, verbose=verbose)
     if len(rows) > len(shown):
         page.labelled("", _folded(rows[len(shown) :]))
     page.blank()
+
+
+def _place(width: int, where: str, relation: str) -> list[Cell]:
+    """Span and relation in the columns that are left: side by side, or on a narrow page in one."""
+    left = width - MARGIN - 4 - _SEVERITY_WIDTH - _RULE_WIDTH
+    if left - 2 - _SPAN_WIDTH >= len(FOLLOWS):
+        return [Cell(where, _SPAN_WIDTH), Cell(relation, left - 2 - _SPAN_WIDTH)]
+    return [Cell(f"{where}  {relation}", left)]
 
 
 def _detail(page: Page, row: _Row, *, told: set[str], verbose: bool) -> None:
