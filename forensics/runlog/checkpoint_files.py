@@ -19,7 +19,8 @@ class CheckpointInfo:
     Attributes:
         step: the state is the one *before* this step.
         path: the checkpoint file.
-        healthy: False when something in it is non-finite; None when no health file tells.
+        healthy: is it fit to resume from, as its health file says; False for a state kept aside
+            as non-finite, None where no health file tells.
         health: the parsed ``step-N.health.json``, or empty.
     """
 
