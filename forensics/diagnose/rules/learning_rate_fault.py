@@ -294,7 +294,8 @@ def _never_moves(signals: Signals) -> Iterator[Finding]:
     # A scheduler rightly stands still on skipped steps.
     rate = signals.lr[np.isfinite(signals.lr) & ~signals.skipped]
     warm = 0 if manifest is None else int(manifest.schedule.get("warmup_steps") or 0)
-    moving = name not in ("", "constant") or warm > 1
+    flat = manifest is not None and manifest.schedule.get("min_lr_ratio") == 1
+    moving = (name not in ("", "constant") and not flat) or warm > 1
     if not moving or len(rate) < max(100, warm // 4) or np.ptp(rate) > 0 or rate[0] == 0:
         return
     yield _finding(

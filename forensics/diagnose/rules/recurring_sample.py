@@ -40,7 +40,7 @@ class Thresholds:
     least: int = threshold(3, "two bad steps have only one distance")
     slack: int = threshold(1, "steps; an epoch that is no whole number of batches wobbles by one")
     period: int = threshold(8, "steps; no data set is shorter, but oscillations are")
-    chance: float = threshold(0.02, "expected chance findings a run, for non-finite steps")
+    chance: float = threshold(0.01, "expected chance findings a run, for non-finite steps")
     spikes: float = threshold(0.001, "the same for spikes, which healthy runs have too")
     told: int = threshold(12, "a reader at night reads no more")
 
@@ -89,19 +89,22 @@ def _series(
 ) -> Iterator[tuple[int, int]]:
     """First and last index of each stretch of equally spaced rows that is no chance.
 
-    The chance that the next of n rows falls within a step of where it is expected is about
-    3 ÷ spacing; a stretch of k rows needs k - 2 such strokes of luck, at any of the rows so far.
+    The chance that the next of n rows falls where it is expected is about 1 ÷ spacing, or 3 ÷
+    spacing to within a step; a stretch of k rows needs k - 2 such strokes of luck, at any of the
+    rows so far.
     """
     at = signals.step[rows]
     spacing = np.diff(at)
     if len(spacing) < limits.least - 1:
         return
-    same = np.abs(np.diff(spacing)) <= limits.slack
-    same &= spacing[1:] >= limits.period
+    differ = np.abs(np.diff(spacing))
+    same = (differ <= limits.slack) & (spacing[1:] >= limits.period)
     if signals.scaling.active:
         same &= np.abs(spacing[1:] - signals.scaling.interval_at(rows[2:])) > 2
     first, last = runs_of(same)
-    luck = (2 * limits.slack + 1) / np.maximum(spacing[first], 1)
+    wobbles = np.concatenate(([0], np.cumsum(differ > 0)))
+    exact = wobbles[last + 1] == wobbles[first]
+    luck = np.where(exact, 1, 2 * limits.slack + 1) / np.maximum(spacing[first], 1)
     expected = luck ** (last - first + 1) * (last + 2)
     for a, b in zip(
         first[expected < chance].tolist(), last[expected < chance].tolist(), strict=True
