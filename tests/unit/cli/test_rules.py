@@ -1,0 +1,64 @@
+"""``forensics rules``."""
+
+from __future__ import annotations
+
+import pytest
+
+from forensics.cli import main
+from forensics.cli.rules import _ID_WIDTH
+from forensics.diagnose.rules import GROUPS, RULES
+
+
+def test_all_rules_are_listed_by_group_with_their_summaries(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["rules"]) == 0
+    text = capsys.readouterr().out
+    listed = [line.split()[0] for line in text.splitlines() if line[:2] == "  " and line[2] != " "]
+    assert listed == [rule.id for rule in RULES]
+    squeezed = " ".join(text.split())
+    for group, members in GROUPS.items():
+        assert group.upper() in text
+        assert members
+    for rule in RULES:
+        assert rule.summary.split()[0] in squeezed
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_ids_fit_their_column() -> None:
+    assert max(len(rule.id) for rule in RULES) <= _ID_WIDTH
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_each_rule_explains_itself_with_its_thresholds_and_their_sources(
+    rule: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rules", rule.id]) == 0  # type: ignore[attr-defined]
+    text = capsys.readouterr().out
+    squeezed = " ".join(text.split())
+    for section in ("What it detects", "Why it matters", "Evidence", "Silent when", "Needs"):
+        assert f"\n{section}\n" in text
+    for name, source in rule.sources().items():  # type: ignore[attr-defined]
+        assert f"    {name} = " in text
+        assert " ".join(source.split()) in squeezed
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_underscores_and_capitals_are_forgiven(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "Nonfinite_Loss"]) == 0
+    assert capsys.readouterr().out.startswith("nonfinite-loss\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nonfinit-loss", "did you mean nonfinite-loss"),
+        ("spike", "did you mean loss-spike or gradient-spike?"),
+        ("qqq", "`forensics rules` lists them"),
+    ],
+)
+def test_an_unknown_rule_is_answered_with_the_nearest(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rules", name]) == 2
+    assert hint in capsys.readouterr().err
