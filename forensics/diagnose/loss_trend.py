@@ -166,8 +166,6 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
     top = int(np.argmax(after))
     low = level + 0.6 * (float(after[top]) - level)
     rise = end - level
-    if rise < size and rise <= WANDER * _came_back(np.minimum(after, end)):
-        return None
     return Rise(
         first=_onset(signals, path, level, end),
         level=level,
@@ -183,11 +181,6 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
 def _climb(medians: FloatArray) -> float:
     """The most that these medians rose above an earlier one: what the loss came back from."""
     return float(np.max(medians - np.minimum.accumulate(medians)))
-
-
-def _came_back(medians: FloatArray) -> float:
-    """The most that these medians fell below an earlier one."""
-    return float(np.max(np.maximum.accumulate(medians) - medians))
 
 
 def _kendall(values: FloatArray) -> float:
