@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -107,6 +108,7 @@ class Recorder:
         self.columns = columns_of(len(learning_rates(trained)), extras)
         self._lock = None if lock is not None else self._take_directory()
         self.guard = DiskGuard(self._lost)
+        self.guard.step = first_step
         self._say = say
         self.keeper = ManifestKeeper(
             self.run_dir,
@@ -114,6 +116,7 @@ class Recorder:
             self.guard,
             first_step=first_step,
         )
+        self.keeper.update()
         self._files = RunFiles(self.run_dir, self.columns, self.guard, append=bool(known.segments))
         self._snapshots = SnapshotTaker(model, parameters, trained, ema)
         self._snapshot_every = snapshot_every
@@ -138,7 +141,6 @@ class Recorder:
         self._bad_in_a_row = 0
         self._notes: dict[str, Any] = {}
         self.last: StepLog | SkipLog | None = None
-        self.keeper.update()
         self._arm()
 
     @property
@@ -191,13 +193,13 @@ class Recorder:
             self._extras.before_update()
         bad = bool(grads.nonfinite) or not math.isfinite(grads.total)
         if self._due() or (bad and self._bad_in_a_row < MOST_BAD_SNAPSHOTS):
-            self._snapshot = self._snapshots.take(self._step, grads, scaled=scaled)
+            self._take(grads, scaled)
 
     def write(self, log: StepLog | SkipLog) -> None:
         """The finished step: on disk before this returns, as far as the disk allows."""
         self.last, self.guard.step = log, log.step
         if log.bad and self._snapshot is None and self._bad_in_a_row < MOST_BAD_SNAPSHOTS:
-            self._snapshot = self._snapshots.take(log.step, None)
+            self._take(None)
         self._bad_in_a_row = self._bad_in_a_row + 1 if log.bad else 0
         cells = self._extra_cells(log)
         self._files.write_row({**log.row(), **cells, **self._notes, "time_s": self._elapsed()})
@@ -247,6 +249,11 @@ class Recorder:
             self.close(Ended("exception", self._step, f"{type(error).__name__}: {error}"))
 
     # -- inside ---------------------------------------------------------------------------
+
+    def _take(self, grads: GradNorms | None, scaled: bool = False) -> None:
+        """A snapshot of the step under way; a device too full for it costs the snapshot only."""
+        with self.guard.writing("params", torch.OutOfMemoryError):
+            self._snapshot = self._snapshots.take(self._step, grads, scaled=scaled)
 
     def _due(self) -> bool:
         return self._snapshot_every > 0 and self._step % self._snapshot_every == 0

@@ -152,13 +152,13 @@ class _Recording:
         if trouble is None:
             return
         options = self.setting.options
-        self.setting.say(trouble)
-        if options.abort_on_skip_rate:
-            if options.checkpoint_every:
-                self.save(step + 1)
-            raise RecordingStoppedError(
-                trouble, where=options.out, hint=f"forensics report {options.out}"
-            )
+        if not options.abort_on_skip_rate:
+            self.setting.say(trouble)
+            return
+        if options.checkpoint_every:
+            self.save(step + 1)
+        hint = f"forensics report {options.out}"
+        raise RecordingStoppedError(trouble, where=options.out, hint=hint)
 
     def save(self, step: int) -> None:
         """A checkpoint of the state before ``step``."""

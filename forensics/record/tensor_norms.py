@@ -11,6 +11,9 @@ from torch import Tensor
 
 from forensics.record.readback import read_scalars
 
+_PIECE = 1 << 22
+"""Elements that are looked at in float64 at a time (32 MiB)."""
+
 
 @dataclass(frozen=True)
 class TensorNorms:
@@ -74,10 +77,15 @@ def combine(norms: Sequence[float]) -> float:
 
 
 def _closer_look(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """How many elements are not finite, and the L2 norm in float64, safe from overflow."""
+    """How many elements are not finite, and the L2 norm in float64, safe from overflow.
+
+    Piece by piece: the step that goes bad must not be the one that runs out of memory.
+    """
     if tensor.device.type == "mps":
         tensor = tensor.cpu()  # Metal has no float64
-    wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
-    nonfinite = wide.isfinite().logical_not_().sum()
-    largest = wide.abs().amax()
-    return nonfinite, torch.linalg.vector_norm(wide / largest) * largest
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    pieces = tensor.detach().reshape(-1).split(_PIECE)
+    nonfinite = torch.stack([piece.isfinite().logical_not_().sum() for piece in pieces]).sum()
+    largest = torch.stack([piece.abs().amax() for piece in pieces]).amax().to(torch.float64)
+    norms = torch.stack([torch.linalg.vector_norm(piece.to(wide) / largest) for piece in pieces])
+    return nonfinite, torch.linalg.vector_norm(norms) * largest

@@ -107,6 +107,8 @@ class AmpTrainState:
             micro_batches: at least one. Each loss is divided by their number for backward, so an
                 incomplete last group steps by its own size.
         """
+        if not micro_batches:
+            raise ValueError("a step needs at least one micro-batch")
         lrs = learning_rates(self.optimizers)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)

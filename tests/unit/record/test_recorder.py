@@ -248,6 +248,19 @@ class TestDisk:
         assert len(loop.said) == 2
         assert len(read_manifest(tmp_path / "run").missing) == 2
 
+    def test_a_device_too_full_for_a_snapshot(self, tmp_path, monkeypatch):
+        loop = Loop(tmp_path / "run", snapshot_every=1)
+
+        def full(*args, **kwargs):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+        monkeypatch.setattr("forensics.record.snapshots.measure", full)
+        with loop.recorder:
+            loop.step()
+            loop.step()
+        assert len(read_steps(tmp_path / "run" / "steps.csv")) == 2
+        assert "params: 2 writes failed" in read_manifest(tmp_path / "run").missing[0]
+
 
 def test_columns_of_further_groups_come_before_the_extras():
     assert columns_of(3, ("param_l2",))[8:] == (

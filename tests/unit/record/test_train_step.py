@@ -143,6 +143,11 @@ class TestStep:
         state = AmpTrainState(model, sgd(model), cross_entropy, precision=Precision("bf16", "cuda"))
         assert state.precision == Precision("bf16", "meta")
 
+    def test_no_micro_batch_is_no_step(self):
+        model = network()
+        with pytest.raises(ValueError, match="at least one micro-batch"):
+            AmpTrainState(model, sgd(model), cross_entropy).step_on([])
+
     def test_a_mismatch_of_scaler_and_precision_is_refused(self):
         model = network()
         with pytest.raises(UsageError, match="without a GradScaler"):
