@@ -118,6 +118,7 @@ class AmpTrainState:
             with self.precision.autocast():
                 loss = self.loss(self.model, batch)
             losses.append(loss.detach())
+            # One read for the whole group: the gradients of a bad one are thrown away anyway.
             if len(losses) == len(micro_batches):
                 mean_loss, scale = self._read(losses)
                 if not math.isfinite(mean_loss):
