@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
-from ast import literal_eval
+from pathlib import Path
 
 import pytest
 
@@ -17,8 +18,25 @@ def test_every_public_name_resolves_and_is_listed(name: str) -> None:
     assert name in dir(forensics)
 
 
-def test_each_name_has_one_home() -> None:
-    assert sorted(forensics._ORIGIN) == sorted(forensics.__all__)
+def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
+    seen = {}
+    for node in ast.walk(ast.parse(Path(forensics.__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("forensics"):
+            for alias in node.names:
+                renamed = f":{alias.name}" if alias.asname else ""
+                seen[alias.asname or alias.name] = f"{node.module}{renamed}"
+    assert seen == forensics._ORIGIN
+    assert sorted(seen) == sorted(forensics.__all__)
+
+
+def test_reading_names_do_not_load_torch() -> None:
+    code = (
+        "import sys, forensics; "
+        "[getattr(forensics, n) for n, m in forensics._ORIGIN.items() if 'record' not in m]; "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -39,4 +57,4 @@ def test_importing_the_package_imports_nothing_else() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"numpy", "pyarrow", "pandas", "torch", "click", "matplotlib", "rich", "json"}
-    assert not heavy & set(literal_eval(done.stdout))
+    assert not heavy & set(ast.literal_eval(done.stdout))
