@@ -71,4 +71,4 @@ class ActivationStore(SnapshotReader):
 
     def first_nonfinite(self) -> SnapshotRows:
         """The modules with a non-finite activation at the first step that has one."""
-        return self._first_above_zero(LAYOUT.counts, None)
+        return self._first_above_zero(None)

@@ -92,4 +92,4 @@ class ParamStore(SnapshotReader):
         Returns:
             Rows in network order with both counts; no rows where everything is finite.
         """
-        return self._first_above_zero(COUNTS, kind)
+        return self._first_above_zero(kind)

@@ -27,6 +27,7 @@ from forensics.runlog.steps import BoolArray
 JOURNAL_SUFFIX = ".arrows"
 PARQUET_SUFFIX = ".parquet"
 CHECKSUM = b"crc32"
+NAMES_CHECKSUM = b"names_crc32"
 _PART = re.compile(r"part-(\d{8})\.(parquet|arrows)\Z")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -116,7 +117,7 @@ def statistic_array(values: Any, rows: int, kind: pa.DataType) -> pa.Array:
     """
     if values is None:
         return pa.nulls(rows, kind)
-    if not isinstance(values, np.ndarray) and any(value is None for value in values):
+    if not isinstance(values, np.ndarray) and None in values:
         values = np.ma.masked_array(
             [0 if value is None else value for value in values], [value is None for value in values]
         )
@@ -172,7 +173,7 @@ def mask_of(array: pa.Array) -> BoolArray | None:
 
 
 def checksum(batch: pa.RecordBatch) -> bytes:
-    """CRC-32 of a batch's contents.
+    """CRC-32 of a batch's values and masks, and of the codes of its names.
 
     Arrow checks nothing: where a crash left a tail of NUL bytes, a torn batch reads as zeros.
     """
@@ -182,6 +183,13 @@ def checksum(batch: pa.RecordBatch) -> bytes:
         if mask is not None:
             crc = zlib.crc32(np.packbits(mask).data, crc)
         crc = zlib.crc32(np.ascontiguousarray(values_of(column)).data, crc)
+    return b"%08x" % crc
+
+
+def names_checksum(batch: pa.RecordBatch) -> bytes:
+    """CRC-32 of all texts that the codes of a batch may mean."""
+    crc = 0
+    for column in batch.columns:
         if pa.types.is_dictionary(column.type):
             crc = zlib.crc32(_text_bytes(column.dictionary), crc)
     return b"%08x" % crc

@@ -58,12 +58,8 @@ def matrix_piece(
     subject, statistic = labels
     column = table[subject].chunk(0)
     local = values_of(column)[rows]
-    texts = texts_of(column.dictionary)
-    used, first = np.unique(local, return_index=True)
-    translate = np.zeros(len(texts), dtype=np.intp)
-    for code in used[np.argsort(first)]:
-        translate[code] = codes.setdefault(texts[code], len(codes))
-    steps, index = _distinct(values_of(table["step"].chunk(0))[rows])
+    translate = encode(texts_of(column.dictionary), local, codes)
+    steps, index = distinct(values_of(table["step"].chunk(0))[rows])
     found, there = statistic_at(table, statistic, rows, dtype)
     shape = (len(steps), len(codes))
     values = np.full(shape, _absent(dtype), dtype)
@@ -73,7 +69,18 @@ def matrix_piece(
     return MatrixPiece(steps, values, present)
 
 
-def _distinct(steps: IntArray) -> tuple[IntArray, NDArray[np.intp]]:
+def encode(texts: list[str], local: NDArray[np.int32], codes: dict[str, int]) -> NDArray[np.intp]:
+    """The common code of each of a part's texts; those met first in ``local`` are added."""
+    first = np.full(len(texts), len(local))
+    first[local[::-1]] = np.arange(len(local) - 1, -1, -1)  # of repeated ones the first stays
+    translate = np.zeros(len(texts), dtype=np.intp)
+    for code in np.argsort(first, kind="stable"):
+        if first[code] < len(local):
+            translate[code] = codes.setdefault(texts[code], len(codes))
+    return translate
+
+
+def distinct(steps: IntArray) -> tuple[IntArray, NDArray[np.intp]]:
     """The distinct steps, ascending, and the index of each row's step among them."""
     change = np.diff(steps)
     if (change >= 0).all():  # as the writer leaves it: no sort needed

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from forensics.runlog.atomic import replacing
-from forensics.runlog.snapshot_layout import CHECKSUM, SnapshotLayout, checksum
+from forensics.runlog.snapshot_layout import (
+    CHECKSUM,
+    NAMES_CHECKSUM,
+    SnapshotLayout,
+    checksum,
+    names_checksum,
+)
 
+_ROW_GROUP = 1 << 16
+"""Rows. Large enough to compress as well as a whole part, small enough to read one step fast."""
 LARGEST_PART = 100_000_000
 """Rows. A hundred snapshots of a million parameters; a file that claims more is not ours."""
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """What a Parquet footer tells of a row group.
+
+    Attributes:
+        first_step: least step in it.
+        last_step: greatest step in it.
+        most: greatest count in it, over all counts.
+    """
+
+    first_step: int
+    last_step: int
+    most: int
+
+    def spans(self, step: int) -> bool:
+        """May the group have rows of a step?"""
+        return self.first_step <= step <= self.last_step
 
 
 @dataclass(frozen=True)
@@ -36,20 +64,28 @@ def read_journal(path: Path) -> Journal:
     """
     data = path.read_bytes()
     batches: list[pa.RecordBatch] = []
-    if not data.strip(b"\0"):
+    if not data[:8].strip(b"\0"):
         return Journal(())
     try:
         reader = pa.ipc.open_stream(pa.py_buffer(data))
         while True:
             batch, metadata = reader.read_next_batch_with_custom_metadata()
             batch.validate(full=True)
-            if metadata is None or metadata.get(CHECKSUM) != checksum(batch):
+            if not _fits(batch, metadata or {}):
                 return Journal(tuple(batches), "a snapshot's checksum does not fit")
             batches.append(batch)
     except StopIteration:
         return Journal(tuple(batches))
     except (pa.ArrowException, OSError, ValueError) as error:
         return Journal(tuple(batches), str(error).splitlines()[0][:120])
+
+
+def _fits(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> bool:
+    """Do a batch and its names (where it brought new ones) agree with their checksums?"""
+    names = metadata.get(NAMES_CHECKSUM)
+    if names is not None and names != names_checksum(batch):
+        return False
+    return metadata.get(CHECKSUM) == checksum(batch)
 
 
 def write_parquet(path: Path, batches: Sequence[pa.RecordBatch], layout: SnapshotLayout) -> None:
@@ -74,12 +110,51 @@ def write_parquet(path: Path, batches: Sequence[pa.RecordBatch], layout: Snapsho
             use_dictionary=["step", *layout.labels, *layout.counts],
             column_encoding=dict.fromkeys(layout.floats, "BYTE_STREAM_SPLIT"),
             write_statistics=["step", *layout.counts],
-            row_group_size=table.num_rows,
+            row_group_size=_ROW_GROUP,
         )
 
 
-def read_parquet(path: Path, statistics: Sequence[str], layout: SnapshotLayout) -> pa.Table:
-    """Steps, names and some statistics of a part, one chunk a column.
+def open_parquet(path: Path, layout: SnapshotLayout) -> tuple[RowGroup, ...]:
+    """The row groups of a part, by its footer alone.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it cannot be read.
+        ValueError: it is not of this layout, or claims more rows than a part can have.
+    """
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    if metadata.num_rows > LARGEST_PART:
+        raise ValueError(f"claims {metadata.num_rows} rows")
+    index = {metadata.schema.column(i).name: i for i in range(metadata.num_columns)}
+    if not {"step", *layout.labels} <= index.keys():
+        raise ValueError("has other columns")
+    counts = [index[name] for name in layout.counts if name in index]
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    return tuple(
+        RowGroup(
+            *_range(group.column(index["step"])),
+            max((_range(group.column(i))[1] for i in counts), default=0),
+        )
+        for group in groups
+        if group.num_rows
+    )
+
+
+def _range(chunk: Any) -> tuple[int, int]:
+    """Minimum and maximum of an integer column chunk; as wide as can be where it does not tell."""
+    statistics = chunk.statistics
+    if statistics is not None and statistics.has_min_max:
+        return int(statistics.min), int(statistics.max)
+    if statistics is not None and statistics.null_count == chunk.num_values:
+        return 0, 0
+    return -(2**63), 2**63 - 1
+
+
+def read_parquet(
+    path: Path, columns: Sequence[str], groups: Sequence[int], layout: SnapshotLayout
+) -> pa.Table:
+    """Some columns of some row groups, one chunk a column; statistics it lacks are left out.
 
     Raises:
         OSError, pyarrow.ArrowException: it cannot be read.
@@ -89,20 +164,18 @@ def read_parquet(path: Path, statistics: Sequence[str], layout: SnapshotLayout) 
 
     with pq.ParquetFile(path, read_dictionary=list(layout.labels)) as file:
         there = set(file.schema_arrow.names)
-        wanted = ["step", *layout.labels, *(name for name in statistics if name in there)]
-        return one_chunk(file.read(columns=wanted), layout)
+        wanted = [name for name in columns if name in there]
+        return one_chunk(file.read_row_groups(list(groups), columns=wanted), layout)
 
 
 def one_chunk(table: pa.Table, layout: SnapshotLayout) -> pa.Table:
     """The table with one chunk a column; ValueError where a column is not as the layout says."""
     schema = layout.schema()
-    for name in ("step", *layout.labels, *layout.statistics):
-        if name in table.column_names:
-            column = table[name]
-            if column.type != schema.field(name).type:
-                raise ValueError(f"column {name} is {column.type}")
-            if name not in layout.statistics and column.null_count:
-                raise ValueError(f"column {name} has gaps")
-        elif name not in layout.statistics:
-            raise ValueError(f"there is no column {name}")
+    for name in table.column_names:
+        if name not in schema.names:
+            continue
+        if table[name].type != schema.field(name).type:
+            raise ValueError(f"column {name} is {table[name].type}")
+        if name not in layout.statistics and table[name].null_count:
+            raise ValueError(f"column {name} has gaps")
     return table.unify_dictionaries().combine_chunks()

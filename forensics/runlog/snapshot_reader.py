@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +19,21 @@ from forensics.runlog.snapshot_layout import (
     texts_of,
     values_of,
 )
-from forensics.runlog.snapshot_matrix import SnapshotMatrix, assemble, matrix_piece, statistic_at
-from forensics.runlog.snapshot_parts import LARGEST_PART, one_chunk, read_journal, read_parquet
+from forensics.runlog.snapshot_matrix import (
+    SnapshotMatrix,
+    assemble,
+    distinct,
+    encode,
+    matrix_piece,
+    statistic_at,
+)
+from forensics.runlog.snapshot_parts import (
+    RowGroup,
+    one_chunk,
+    open_parquet,
+    read_journal,
+    read_parquet,
+)
 from forensics.runlog.steps import BoolArray, IntArray, Repair
 
 
@@ -48,11 +61,10 @@ class SnapshotRows:
 
 @dataclass(frozen=True)
 class _Part:
-    """A readable part: its Parquet file, or a journal's rows already in memory."""
+    """A readable part: the row groups of its Parquet file, or a journal's rows in memory."""
 
     path: Path
-    first_step: int
-    last_step: int
+    groups: tuple[RowGroup, ...] = ()
     journal: pa.Table | None = None
 
 
@@ -77,7 +89,8 @@ class SnapshotReader:
     @cached_property
     def steps(self) -> IntArray:
         """Steps that have a snapshot, ascending; shape (S,)."""
-        found = [np.unique(values_of(t["step"].chunk(0))) for t in self._tables(())]
+        tables = self._tables(("step",))
+        found = [distinct(values_of(table["step"].chunk(0)))[0] for table in tables]
         return np.unique(np.concatenate(found)) if found else np.zeros(0, dtype=np.int64)
 
     def _matrix(self, statistic: str, kind: str) -> SnapshotMatrix:
@@ -94,41 +107,44 @@ class SnapshotReader:
 
     def _names(self, kind: str) -> tuple[str, ...]:
         """Names of one kind in the order they were first written."""
-        found: dict[str, None] = {}
+        found: dict[str, int] = {}
         for table, rows in self._of_kind((), kind):
             column = table[self.layout.subject].chunk(0)
-            texts = texts_of(column.dictionary)
-            codes = values_of(column)[rows]
-            _, first = np.unique(codes, return_index=True)
-            found.update(dict.fromkeys(texts[codes[i]] for i in np.sort(first)))
+            encode(texts_of(column.dictionary), values_of(column)[rows], found)
         return tuple(found)
 
     def at(self, step: int, statistics: Sequence[str] | None = None) -> SnapshotRows:
         """All rows of one step (none where it has no snapshot); some statistics or all."""
         wanted = self.layout.statistics if statistics is None else tuple(statistics)
-        found = [
-            (table, np.flatnonzero(values_of(table["step"].chunk(0)) == step))
-            for table in self._tables(wanted, step)
-        ]
-        return self._rows([(t, rows) for t, rows in found if len(rows)], wanted)
+        found = []
+        for table in self._tables(self._columns(wanted), lambda group: group.spans(step)):
+            rows = np.flatnonzero(values_of(table["step"].chunk(0)) == step)
+            if len(rows):
+                found.append((table, rows))
+        return self._rows(found, wanted)
 
-    def _first_above_zero(self, counts: Sequence[str], kind: str | None) -> SnapshotRows:
-        """The rows of the first step at which any of these counts is above zero (none: no rows).
+    def _first_above_zero(self, kind: str | None) -> SnapshotRows:
+        """The rows of the first step at which any count is above zero (none: no rows).
 
-        Reads the counts' maxima first and then one part; a filter on the norms themselves would
-        miss NaN, which Parquet's statistics leave out.
+        Looks at the counts' maxima first and then at the parts that have one; a filter on the
+        norms themselves would miss NaN, which Parquet's statistics leave out.
         """
+        counts = self.layout.counts
         for part in self._parts:
-            if not _may_hold(part, counts):
-                continue
-            for table in self._load(part, counts):
+            found = []
+            for table in self._load(part, self._columns(counts), lambda group: group.most > 0):
                 bad = self._kind_mask(table, kind)
                 bad &= np.logical_or.reduce([_above_zero(table, name) for name in counts])
-                if bad.any():
-                    step = values_of(table["step"].chunk(0))
-                    first = step[bad].min()
-                    return self._rows([(table, np.flatnonzero(bad & (step == first)))], counts)
+                found.append((table, np.flatnonzero(bad)))
+            steps = [values_of(table["step"].chunk(0))[rows] for table, rows in found]
+            if any(map(len, steps)):
+                first = min(int(step.min()) for step in steps if len(step))
+                there = [rows[step == first] for (_, rows), step in zip(found, steps, strict=True)]
+                return self._rows(zip((t for t, _ in found), there, strict=True), counts)
         return self._rows([], counts)
+
+    def _columns(self, statistics: Sequence[str]) -> tuple[str, ...]:
+        return ("step", *self.layout.labels, *statistics)
 
     # -- parts ------------------------------------------------------------------------------
 
@@ -155,7 +171,7 @@ class SnapshotReader:
         """The first readable form of a part: Parquet, else its journal."""
         for path in files:
             try:
-                part = _open_parquet(path) if path.suffix == PARQUET_SUFFIX else self._replay(path)
+                part = self._footer(path) if path.suffix == PARQUET_SUFFIX else self._replay(path)
             except FileNotFoundError:
                 raise
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
@@ -180,8 +196,11 @@ class SnapshotReader:
         if not journal.batches:
             return None
         table = one_chunk(pa.Table.from_batches(journal.batches), self.layout)
-        step = values_of(table["step"].chunk(0))
-        return _Part(path, int(step.min()), int(step.max()), table) if len(step) else None
+        return _Part(path, journal=table) if table.num_rows else None
+
+    def _footer(self, path: Path) -> _Part | None:
+        groups = open_parquet(path, self.layout)
+        return _Part(path, groups) if groups else None
 
     def _broken(self, path: Path, reason: str) -> None:
         self._repairs[path] = Repair(
@@ -190,30 +209,32 @@ class SnapshotReader:
             lossy=True,
         )
 
-    def _tables(self, statistics: Sequence[str], step: int | None = None) -> Iterator[pa.Table]:
-        """The parts that can hold a step (or all), one chunk a column."""
+    def _tables(
+        self, columns: Sequence[str], wanted: Callable[[RowGroup], bool] = lambda _: True
+    ) -> Iterator[pa.Table]:
+        """Some columns of all parts, of the row groups that are wanted."""
         for part in self._parts:
-            if step is None or part.first_step <= step <= part.last_step:
-                yield from self._load(part, statistics)
+            yield from self._load(part, columns, wanted)
 
-    def _load(self, part: _Part, statistics: Sequence[str]) -> Iterator[pa.Table]:
+    def _load(
+        self, part: _Part, columns: Sequence[str], wanted: Callable[[RowGroup], bool]
+    ) -> Iterator[pa.Table]:
         if part.journal is not None:
             yield part.journal
             return
+        groups = [i for i, group in enumerate(part.groups) if wanted(group)]
         try:
-            table = read_parquet(part.path, statistics, self.layout)
+            if groups:
+                yield read_parquet(part.path, columns, groups, self.layout)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             self._broken(part.path, str(error).splitlines()[0][:120])
-            return
-        if table.num_rows:
-            yield table
 
     # -- rows -------------------------------------------------------------------------------
 
     def _of_kind(
         self, statistics: Sequence[str], kind: str
     ) -> Iterator[tuple[pa.Table, NDArray[np.intp]]]:
-        for table in self._tables(statistics):
+        for table in self._tables(self._columns(statistics)):
             yield table, np.flatnonzero(self._kind_mask(table, kind if self.layout.kinds else None))
 
     def _kind_mask(self, table: pa.Table, kind: str | None) -> BoolArray:
@@ -264,41 +285,3 @@ def _labels(pieces: list[tuple[pa.Table, NDArray[np.intp]]], name: str) -> tuple
 
 def _joined(arrays: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
-
-
-def _open_parquet(path: Path) -> _Part | None:
-    """A Parquet part by its footer alone."""
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(path)
-    if metadata.num_rows > LARGEST_PART:
-        raise ValueError(f"claims {metadata.num_rows} rows")
-    if metadata.num_rows == 0:
-        return None
-    ranges = [_range(metadata.row_group(i), "step") for i in range(metadata.num_row_groups)]
-    return _Part(path, min(low for low, _ in ranges), max(high for _, high in ranges))
-
-
-def _may_hold(part: _Part, counts: Sequence[str]) -> bool:
-    """Can any of these counts be above zero in this part, as far as its statistics tell?"""
-    if part.journal is not None:
-        return True
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(part.path)
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    return any(_range(group, name)[1] > 0 for group in groups for name in counts)
-
-
-def _range(group: Any, column: str) -> tuple[int, int]:
-    """Minimum and maximum of an integer column in a row group, as wide as can be if not told."""
-    for i in range(group.num_columns):
-        chunk = group.column(i)
-        if chunk.path_in_schema == column:
-            statistics = chunk.statistics
-            if statistics is not None and statistics.has_min_max:
-                return int(statistics.min), int(statistics.max)
-            if statistics is not None and statistics.null_count == chunk.num_values:
-                return 0, 0
-    info = np.iinfo(np.int64)
-    return int(info.min), int(info.max)

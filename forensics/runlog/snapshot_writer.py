@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +16,11 @@ import pyarrow as pa
 from forensics.runlog.snapshot_layout import (
     CHECKSUM,
     JOURNAL_SUFFIX,
+    NAMES_CHECKSUM,
     PARQUET_SUFFIX,
     SnapshotLayout,
     checksum,
+    names_checksum,
     part_path,
     parts_in,
     plain_array,
@@ -77,7 +80,8 @@ class SnapshotWriter:
             self._next += 1
             self._journal = _Journal(path, self._schema)
         try:
-            self._journal.append(step, batch)
+            names = [labels.array for labels in self._labels.values()]
+            self._journal.append(step, batch, names)
         except OSError:
             self._journal.abandon()
             self._journal = None
@@ -145,7 +149,7 @@ class _Labels:
 
     def __init__(self) -> None:
         self._code: dict[str, int] = {}
-        self._array = text_array(())
+        self.array = text_array(())
         self._last: tuple[Sequence[str], pa.Array] | None = None
 
     def encode(self, texts: Sequence[str]) -> pa.Array:
@@ -156,9 +160,9 @@ class _Labels:
             dtype=np.int32,
             count=len(texts),
         )
-        if len(self._code) > len(self._array):
-            self._array = text_array(list(self._code))
-        encoded = pa.DictionaryArray.from_arrays(plain_array(codes), self._array)
+        if len(self._code) > len(self.array):
+            self.array = text_array(list(self._code))
+        encoded = pa.DictionaryArray.from_arrays(plain_array(codes), self.array)
         self._last = (list(texts) if isinstance(texts, list) else texts, encoded)
         return encoded
 
@@ -170,13 +174,19 @@ class _Journal:
         self.last_step: int | None = None
         self.snapshots = 0
         self._size = 0
+        self._names: tuple[pa.Array, ...] = ()
         self._pending = io.BytesIO()
         self._file = path.open("xb", buffering=0)
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
         self._stream = pa.ipc.new_stream(self._pending, schema, options=options)
 
-    def append(self, step: int, batch: pa.RecordBatch) -> None:
-        self._stream.write_batch(batch, custom_metadata={CHECKSUM: checksum(batch)})
+    def append(self, step: int, batch: pa.RecordBatch, names: Sequence[pa.Array]) -> None:
+        """Append a batch; ``names`` are its labels' dictionaries, the same until they grow."""
+        metadata = {CHECKSUM: checksum(batch)}
+        if any(map(operator.is_not, names, self._names or (None,) * len(names))):
+            metadata[NAMES_CHECKSUM] = names_checksum(batch)
+            self._names = tuple(names)
+        self._stream.write_batch(batch, custom_metadata=metadata)
         self._flush()
         self.snapshots += step != self.last_step
         self.last_step = step

@@ -199,7 +199,7 @@ def test_the_first_nonfinite_is_found_through_the_counts_alone(
     rows = ParamStore(folder).first_nonfinite()
     assert (rows.step.tolist(), rows.names, rows.kinds) == ([90], ("blocks.0.w",), ("param",))
     assert rows.values["grad_nonfinite"].tolist() == [1]
-    assert opened == [("part-00000002.parquet", COUNTS)]
+    assert opened == [("part-00000002.parquet", ("step", "name", "kind", *COUNTS))]
     assert len(ParamStore(folder).first_nonfinite("buffer")) == 0
 
 
