@@ -98,6 +98,8 @@ class _Scaler:
         self.rows = training.rows
         self.bad = bad.copy()
         self.no_backward = (training.nan_loss | training.inf_loss) & loop.guard
+        fine = np.flatnonzero(~bad)
+        self.hopeless_from = int(fine[-1]) + 1 if len(fine) else 0
         self.limit = training.limit - np.log2(np.maximum(training.norm_factor, 1e-30))
         self.scale, self.clean, self.patience = policy.init_scale, 0, policy.hysteresis
         self.out = Reaction(np.empty(self.rows), *self._blank(), self.rows)
@@ -113,6 +115,8 @@ class _Scaler:
 
     def _stretch(self, at: int) -> int:
         """Go on to the next overflow or growth; returns the step after it."""
+        if at >= self.hopeless_from and self.loop.scaler_skips and self.scale <= self._least:
+            return self._hopeless(at)
         stop = min(self.rows, at + self.policy.growth_interval - self.clean)
         if self.scale <= POISON and not self.bad[at]:
             return self._poison(at)
@@ -128,6 +132,17 @@ class _Scaler:
         self.out.scale[at : at + hit + 1] = self.scale
         self._overflow(at + hit)
         return at + hit + 1
+
+    @property
+    def _least(self) -> float:
+        """The scale below which no skip takes it any more."""
+        return np.inf if not self.loop.update_on_skip else self.policy.floor
+
+    def _hopeless(self, at: int) -> int:
+        """Nothing but skips until the end, at a scale that does not move: written at once."""
+        self.out.scale[at:] = self.scale
+        self.out.skipped[at:] = True
+        return self.rows
 
     def _grow(self) -> None:
         self.clean, self.patience = 0, self.policy.hysteresis

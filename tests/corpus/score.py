@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from tests.corpus.case import Expect
 from tests.corpus.scoring import SEEDS, Judgement, Score, corpora, judge, make
 
 
@@ -63,21 +64,25 @@ def failures(result: Score) -> str:
 
 
 def show(name: str, seed: int) -> str:
-    """A case's label and its report."""
+    """A case's label, its text report, and what is not right about it."""
     from forensics.diagnose.engine import diagnose
+    from forensics.render.text_report import render_text
 
     case = make(name, seed)
     diagnosis = diagnose(case.run)
-    said = [
-        f"{f.severity.word:9}{f.rule} {f.first_step}–{f.last_step} {f.subject}: {f.message}"
-        for f in diagnosis.findings
-    ]
-    label = [f"root {e.rule}@{e.step}±{e.slack}" for e in case.label.roots]
-    label += [f"must {e.rule}@{e.step}±{e.slack} {e.subject}" for e in case.label.must]
-    problems = judge(case, diagnosis).problems
-    verdict = [str(diagnosis.verdict.status), diagnosis.verdict.summary]
-    parts = ("LABEL", label), ("VERDICT", verdict), ("FINDINGS", said), ("PROBLEMS", problems)
-    return "\n".join(f"{head}\n  " + "\n  ".join(body) for head, body in parts)
+    label = [f"root {_expected(e)}" for e in case.label.roots]
+    label += [f"must {_expected(e)}" for e in case.label.must]
+    label.append(f"verdict {' or '.join(case.label.status)}")
+    report = render_text(diagnosis, width=100, verbose=True)
+    problems = judge(case, diagnosis).problems or ("none",)
+    return "\n".join(("LABEL", *label, "", report, "PROBLEMS", *problems))
+
+
+def _expected(expect: Expect) -> str:
+    """``loss-spike @ 919 ± 2``, with the last step allowed and the subject where there are any."""
+    where = "" if expect.step is None else f" @ {expect.step} ± {expect.slack}"
+    until = "" if expect.upto is None else f" or up to {expect.upto}"
+    return f"{expect.rule}{where}{until} {expect.subject}".rstrip()
 
 
 def _seeds(text: str) -> Iterable[int]:
