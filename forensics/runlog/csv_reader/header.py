@@ -30,7 +30,7 @@ _ALIASES = {
         "global_grad_norm",
         "train/global_grad_norm",
     ),
-    "loss": ("train/loss", "train_loss", "training_loss", "loss/train"),
+    "loss": ("train/loss", "train_loss", "training_loss", "loss/train", "train_loss_step"),
     "scaler_scale": ("loss_scale", "train/loss_scale", "grad_scale", "scaler/scale"),
     "val_loss": ("eval_loss", "eval/loss", "val/loss", "validation_loss", "valid_loss", "loss/val"),
     "epoch": ("train/epoch",),

@@ -133,7 +133,7 @@ JSON = st.recursive(
 FIELDS = st.sampled_from([*FULL.to_json(), "else"])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.dictionaries(FIELDS, JSON, max_size=4))
 def test_any_json_is_a_manifest_or_an_input_error(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]

@@ -328,7 +328,7 @@ def test_a_parquet_part_is_small_and_its_counts_can_be_filtered(tmp_path: Path) 
 NUMBER = st.floats(width=32)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(
     st.lists(st.lists(NUMBER | st.none(), min_size=3, max_size=3), min_size=1, max_size=9),
     st.integers(1, 4),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -191,14 +191,27 @@ def test_checkpoints_tell_their_health_without_torch(tmp_path: Path) -> None:
     assert load_run(run).checkpoints[1].health["bad"] == ["a.weight"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_part_without_permission_hides_no_other(tmp_path: Path) -> None:
-    run = make(tmp_path / "run")
-    (run / "params").chmod(0)
-    try:
-        assert len(load_run(run).steps) == 10
-    finally:
-        (run / "params").chmod(0o755)
+@pytest.mark.parametrize("part", ["params", "checkpoints", "ranks", "superseded"])
+def test_a_folder_without_permission_hides_no_other(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path / "run", torn=False)
+    supersede(run, 9)
+    listed = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path.name == part:
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    loaded = load_run(run)
+    assert len(loaded.steps) == 9
+    assert loaded.params is not None
+    assert len(loaded.params.steps) == (0 if part == "params" else 9)
+    (repair,) = loaded.repairs
+    assert "Permission denied" in repair.message
+    assert repair.lossy
 
 
 PROBE = """

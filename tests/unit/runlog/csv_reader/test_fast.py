@@ -62,7 +62,7 @@ def test_a_quote_that_swallows_a_line_end_is_refused() -> None:
     assert parse_fast("\n".join(lines).encode() + b"\n", LAYOUT) is None
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(CELLS, min_size=1, max_size=6))
 def test_both_paths_agree(
     tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[str, ...]]
