@@ -30,11 +30,8 @@ class ExponentialMovingAverage:
         self.shadow: dict[str, Tensor] = {
             name: value.detach().to(_wide(value), copy=True) for name, value in _values(model)
         }
-        self._copied = {
-            name
-            for name, buffer in model.named_buffers()
-            if not buffer.is_floating_point() or not bool(buffer.isfinite().all())
-        }
+        masks = {n for n, buffer in model.named_buffers() if not bool(buffer.isfinite().all())}
+        self._copied = {n for n, value in _values(model) if n in masks or not _averaged(value)}
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
@@ -82,6 +79,10 @@ class ExponentialMovingAverage:
 def _values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
+
+
+def _averaged(value: Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
 
 
 def _wide(value: Tensor) -> torch.dtype:

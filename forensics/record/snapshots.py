@@ -92,7 +92,8 @@ class SnapshotTaker:
     def _values(self) -> Iterator[tuple[str, str, Tensor]]:
         """(kind, name, tensor) of everything floating that a training carries from step to step."""
         for name, parameter in self._parameters:
-            yield "param", name, parameter.detach()
+            if parameter.is_floating_point() or parameter.is_complex():  # not a quantized one
+                yield "param", name, parameter.detach()
         for name, buffer in self._model.named_buffers():
             if buffer.is_floating_point():
                 yield "buffer", name, buffer

@@ -64,9 +64,10 @@ def l2_norms(tensors: Sequence[Tensor], order: float = 2.0) -> list[Tensor]:
         groups.setdefault((tensor.device, tensor.dtype), []).append(i)
     norms: dict[int, Tensor] = {}
     for (_, dtype), members in groups.items():
-        # A norm in half precision would overflow at 65,504.
-        out = torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else None
-        found = torch._foreach_norm([tensors[i] for i in members], order, out)
+        # A norm in half precision would overflow at 65,504; of eight bits torch takes none.
+        narrow = dtype.is_floating_point and dtype.itemsize < 4
+        held = [tensors[i].float() if dtype.itemsize == 1 else tensors[i] for i in members]
+        found = torch._foreach_norm(held, order, torch.float32 if narrow else None)
         norms.update(zip(members, found, strict=True))
     return [norms[i] for i in range(len(tensors))]
 

@@ -41,6 +41,15 @@ def test_a_mask_of_minus_inf_stays_one():
     assert ema.shadow["mask"].tolist() == [0.0, -math.inf]
 
 
+def test_quantized_parameters_are_copied():
+    model = nn.Linear(1, 1)
+    model.codes = nn.Parameter(torch.tensor([1, 2], dtype=torch.int8), requires_grad=False)
+    ema = ExponentialMovingAverage(model, 0.9)
+    model.codes.fill_(7)
+    ema.update(model)
+    assert ema.shadow["codes"].tolist() == [7, 7]
+
+
 def test_half_precision_is_averaged_in_float32():
     layer = constant(1.0).to(torch.bfloat16)
     ema = ExponentialMovingAverage(layer, 0.999)

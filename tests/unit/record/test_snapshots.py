@@ -69,6 +69,14 @@ def test_frozen_parameters_have_values_and_no_gradient():
     assert stats["value_l2"] == [1.0, 3.0]
 
 
+def test_quantized_parameters_are_left_out_and_eight_bit_ones_measured():
+    model = layer([3.0], [1.0])
+    model.codes = nn.Parameter(torch.ones(2, dtype=torch.int8), requires_grad=False)
+    model.eight = nn.Parameter(torch.ones(4).to(torch.float8_e4m3fn), requires_grad=False)
+    names, stats = take(model, torch.optim.SGD([model.weight], lr=0.1)).kinds["param"]
+    assert dict(zip(names, stats["value_l2"], strict=True)) == {"weight": 3.0, "eight": 2.0}
+
+
 def test_buffers_averages_and_moments_are_kinds_of_their_own():
     model = nn.Sequential(layer([1.0, 1.0]), nn.BatchNorm1d(1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
