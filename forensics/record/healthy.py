@@ -50,7 +50,8 @@ class MlpRecipe(Recipe):
 
     defaults = Config(
         steps=300,
-        optimizer=OptimizerConfig(lr=3e-3),
+        max_norm=4.0,
+        optimizer=OptimizerConfig(lr=1e-3),
         schedule=ScheduleConfig("cosine", warmup_steps=20),
         model={"width": 32, "depth": 2, "activation": "relu", "gain": 1.0},
         data={"samples": 32, "features": 16, "classes": 8, "noise": 2.0},
@@ -94,8 +95,9 @@ class GptRecipe(Recipe):
 
     defaults = Config(
         steps=300,
+        max_norm=2.0,
         ema_decay=0.99,
-        optimizer=OptimizerConfig(lr=3e-3, weight_decay=0.01, betas=(0.9, 0.95)),
+        optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.01, betas=(0.9, 0.95)),
         schedule=ScheduleConfig("cosine", warmup_steps=30),
         model={"width": 32, "heads": 4, "depth": 2, "dropout": 0.1},
         data={"samples": 8, "context": 24, "vocabulary": 32, "successors": 3},
@@ -119,7 +121,13 @@ class GptRecipe(Recipe):
 class HealthyFp32(MlpRecipe):
     """The twin of ``healthy-fp16``."""
 
-    defaults = replace(MlpRecipe.defaults, steps=600)
+    defaults = replace(
+        MlpRecipe.defaults,
+        steps=1000,
+        optimizer=OptimizerConfig(lr=5e-4),
+        model={**MlpRecipe.defaults.model, "width": 48},
+        data={"samples": 64, "features": 32, "classes": 32, "noise": 2.0},
+    )
 
 
 @recipe("healthy-fp16", "the same in fp16: a GradScaler calibrates, then overflows now and then")
@@ -133,7 +141,6 @@ class HealthyFp16(MlpRecipe):
 
     defaults = replace(
         HealthyFp32.defaults,
-        steps=1000,
         precision="fp16",
         scaler=ScalerConfig(init_scale=2.0**22, growth_interval=200),
     )
@@ -145,8 +152,9 @@ class HealthyMlp(MlpRecipe):
 
     defaults = replace(
         MlpRecipe.defaults,
-        optimizer=OptimizerConfig("sgd", lr=0.05, momentum=0.9),
+        optimizer=OptimizerConfig("sgd", lr=3e-3, momentum=0.9),
         schedule=ScheduleConfig("constant"),
+        data={**MlpRecipe.defaults.data, "samples": 64},
     )
 
 
@@ -163,10 +171,11 @@ class HealthyCnn(Recipe):
 
     defaults = Config(
         steps=200,
-        optimizer=OptimizerConfig(lr=3e-3),
-        schedule=ScheduleConfig("cosine", warmup_steps=20),
+        max_norm=5.0,
+        optimizer=OptimizerConfig(lr=3e-4),
+        schedule=ScheduleConfig("constant", warmup_steps=20),
         model={"channels": 12, "depth": 2},
-        data={"samples": 16, "size": 8, "classes": 6, "noise": 1.0},
+        data={"samples": 32, "size": 8, "classes": 6, "noise": 2.0},
     )
 
     def build(self, config: Config) -> Training:
@@ -189,10 +198,10 @@ class HealthyLstm(Recipe):
 
     defaults = Config(
         steps=300,
-        optimizer=OptimizerConfig(lr=5e-3),
-        schedule=ScheduleConfig("cosine", warmup_steps=20),
+        optimizer=OptimizerConfig(lr=1e-3),
+        schedule=ScheduleConfig("constant", warmup_steps=20),
         model={"width": 32, "depth": 1},
-        data={"samples": 16, "context": 24, "noise": 0.1},
+        data={"samples": 16, "context": 24, "noise": 0.05},
     )
 
     def build(self, config: Config) -> Training:

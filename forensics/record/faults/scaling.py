@@ -45,7 +45,7 @@ class _LoudSamples(MlpRecipe):
         MlpRecipe.defaults,
         precision="fp16",
         model={"width": 32},
-        data={**MlpRecipe.defaults.data, "fault_spread": 1.5},
+        data={**MlpRecipe.defaults.data, "fault_spread": 1.6},
     )
 
     def build(self, config: Config) -> Training:
