@@ -42,8 +42,8 @@ def read_scaler(signals: Signals) -> Scaling:
         policy = None
     rows, log2 = _scale_rows(signals)
     starts = _starts(signals, policy, rows, log2)
-    lag = _lag(signals, rows, log2)
-    falls, growths = _moves(signals, rows, log2, lag)
+    lag_from = _lag_from(signals, rows, log2)
+    falls, growths = _moves(signals, rows, log2, lag_from)
     active = _active(signals, policy)
     patience = policy.hysteresis if policy is not None else UNKNOWN_HYSTERESIS
     caps = _caps(rows, log2, starts, active, patience)
@@ -59,7 +59,7 @@ def read_scaler(signals: Signals) -> Scaling:
         active=active,
         rows=rows,
         log2=log2,
-        lag=lag,
+        lag_from=lag_from,
         falls=falls,
         growths=growths,
         starts=starts,
@@ -145,28 +145,37 @@ def _part_of(starts: IntArray, rows: IntArray) -> IntArray:
     return np.asarray(np.searchsorted(starts, rows, side="right") - 1, dtype=np.int64)
 
 
-def _lag(signals: Signals, rows: IntArray, log2: FloatArray) -> int:
-    """Is the scale of a row the one before ``update()`` (0) or after it (1)?
+def _lag_from(signals: Signals, rows: IntArray, log2: FloatArray) -> int:
+    """The row from which on the scale of a row is the one after ``update()``.
 
     Our own record logs it before. Elsewhere the first fall decides of which only one of the two
-    rows it lies between was an overflow.
+    rows it lies between was an overflow; until then it is taken to be logged before.
     """
+    never = len(signals)
     own = signals.run.manifest is not None and signals.table.source_format == "forensics"
     if own or len(rows) < 2:
-        return 0
+        return never
+    falls = np.flatnonzero(np.diff(log2) < -_STILL)
+    before, after = rows[falls], rows[falls + 1]
     overflow = signals.skipped | signals.norm_bad | signals.loss_bad
-    before, after = overflow[rows[:-1]], overflow[rows[1:]]
-    fell = (np.diff(log2) < -_STILL) & (np.diff(signals.step[rows]) == 1)
-    decisive = np.flatnonzero(fell & (before != after))
-    return int(after[decisive[0]]) if len(decisive) else 0
+    one_step = signals.step[after] - signals.step[before] == 1
+    decisive = np.flatnonzero(one_step & (overflow[before] != overflow[after]))
+    return int(after[decisive[0]]) if len(decisive) and overflow[after[decisive[0]]] else never
 
 
-def _moves(signals: Signals, rows: IntArray, log2: FloatArray, lag: int) -> tuple[Moves, Moves]:
+def _moves(
+    signals: Signals, rows: IntArray, log2: FloatArray, lag_from: int
+) -> tuple[Moves, Moves]:
     """The falls and the growths."""
     change = np.diff(log2)
-    adjacent = np.diff(signals.step[rows]) == 1
-    every = Moves(rows[1:] if lag else rows[:-1], np.abs(change), log2[1:], adjacent)
-    return every.where(change < -_STILL), every.where(change > _STILL)
+
+    def moves(at: IntArray) -> Moves:
+        before, into = rows[at], rows[at + 1]
+        cause = np.where(into >= lag_from, into, before)
+        one_step = signals.step[into] - signals.step[before] == 1
+        return Moves(cause, into, np.abs(change[at]), log2[at + 1], one_step)
+
+    return moves(np.flatnonzero(change < -_STILL)), moves(np.flatnonzero(change > _STILL))
 
 
 def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:

@@ -34,12 +34,14 @@ class Moves:
 
     Attributes:
         rows: row of the step whose ``update()`` made each change, shape (moves,), ascending.
+        into: row that first logs the new scale: the next one, or the same; shape (moves,).
         octaves: how far it went, in powers of two, positive, shape (moves,).
         to_log2: log2 of the scale it led to, shape (moves,).
         adjacent: no step is missing between the two rows compared, shape (moves,).
     """
 
     rows: IntArray
+    into: IntArray
     octaves: FloatArray
     to_log2: FloatArray
     adjacent: BoolArray
@@ -50,7 +52,11 @@ class Moves:
     def where(self, chosen: BoolArray) -> Moves:
         """Some of the moves, by a mask of shape (moves,)."""
         return Moves(
-            self.rows[chosen], self.octaves[chosen], self.to_log2[chosen], self.adjacent[chosen]
+            self.rows[chosen],
+            self.into[chosen],
+            self.octaves[chosen],
+            self.to_log2[chosen],
+            self.adjacent[chosen],
         )
 
 
@@ -86,7 +92,8 @@ class Scaling:
         active: was a loss scaler at work? None where the log cannot tell.
         rows: rows with a usable scale, shape (S,).
         log2: log2 of the scale there, a printed 0 as -150, shape (S,).
-        lag: 0 where the scale is logged before ``update()``, 1 where after it.
+        lag_from: the row from which on the scale is known to be logged after ``update()``, not
+            before; behind the last row where it is not.
         falls: the scale's falls.
         growths: the scale's growths.
         starts: rows where the run starts or resumes, ascending; empty in an empty log.
@@ -105,7 +112,7 @@ class Scaling:
     active: bool | None
     rows: IntArray
     log2: FloatArray
-    lag: int
+    lag_from: int
     falls: Moves
     growths: Moves
     starts: IntArray

@@ -70,19 +70,11 @@ def _stretches(signals: Signals, rows: IntArray, thresholds: Thresholds) -> list
     found: list[tuple[int, int]] = []
     for episode in told_episodes(signals.step[rows], WINDOW):
         first, last = (int(r) for r in np.searchsorted(signals.step, (episode.first, episode.last)))
-        if _came_back(signals.scaling, first, last):
-            continue
-        start = _start(signals.scaling, signals.step, first, thresholds.quiet)
+        start = _start(signals.scaling, signals.step, first, last, thresholds.quiet)
         if found and start <= found[-1][1]:
             start = found.pop()[0]
         found.append((start, last))
     return found
-
-
-def _came_back(scaling: Scaling, first: int, last: int) -> bool:
-    """Did the scale grow again after falls that stayed above 1? Then it swings."""
-    lowest = _lowest(scaling, first, min(last + 1, len(scaling.step) - 1))
-    return lowest > 0 and bool((scaling.growths.rows > last).any())
 
 
 def _descents(scaling: Scaling) -> IntArray:
@@ -92,7 +84,7 @@ def _descents(scaling: Scaling) -> IntArray:
 
 
 def _collapsing(scaling: Scaling, octaves: float) -> IntArray:
-    """Rows of the falls that lead below 1, or lie deep in one descent."""
+    """Rows of the falls that lead below 1, or lie deep in a descent that no growth followed."""
     falls = scaling.falls
     if len(falls) == 0:
         return falls.rows
@@ -101,15 +93,15 @@ def _collapsing(scaling: Scaling, octaves: float) -> IntArray:
     descent = _descents(scaling)
     begins = np.searchsorted(descent, descent)
     in_descent = total - (total - lost)[begins]
-    return np.asarray(falls.rows[(falls.to_log2 < 0) | (in_descent >= octaves)], dtype=np.int64)
+    deep = (in_descent >= octaves) & (falls.rows > scaling.growths.rows.max(initial=-1))
+    return np.asarray(falls.rows[(falls.to_log2 < 0) | deep], dtype=np.int64)
 
 
 def _skips_at_floor(signals: Signals, least: int) -> IntArray:
     """Rows of skips at which the scale is at its floor and stays, several in 1,000 steps."""
     scaling = signals.scaling
-    floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
     skips = np.flatnonzero(signals.skipped)
-    at = skips[signals.scale_log2[skips] <= floor]
+    at = skips[signals.scale_log2[skips] <= _floor(scaling)]
     stuck = at[~np.isin(at, scaling.falls.rows)]
     enough = stuck[scaling.in_window(stuck) >= least]
     if len(enough) == 0:
@@ -121,24 +113,30 @@ def _skips_at_floor(signals: Signals, least: int) -> IntArray:
     return stuck[near]
 
 
-def _start(scaling: Scaling, step: IntArray, row: int, quiet: float) -> int:
-    """Where the descent that leads to a row began.
+def _floor(scaling: Scaling) -> float:
+    """log2 of the scale below which none should fall: the policy's floor, else 1."""
+    return float(np.log2(scaling.floor)) if scaling.floor > 0 else 0.0
+
+
+def _start(scaling: Scaling, step: IntArray, row: int, last: int, quiet: float) -> int:
+    """Where the descent began that leads to a row, the first of an episode that ends at ``last``.
 
     Back over its falls, up to a stretch of quiet that is long beside the gaps between them.
     """
     start = scaling.run_start(row)
     if start != row:
         return start
-    return _slow_start(scaling, step, _descent_start(scaling, step, row, quiet))
+    return _slow_start(scaling, step, _descent_start(scaling, step, row, quiet), last)
 
 
-def _slow_start(scaling: Scaling, step: IntArray, row: int) -> int:
+def _slow_start(scaling: Scaling, step: IntArray, row: int, last: int) -> int:
     """Where a decline that growths interrupt began, which leads to the descent at a row.
 
     Back over stretches of ten growth intervals, while the highest scale of each lies an octave
     above that of the stretch after it; then to the last row near the top.
     """
-    stretch = DECLINE * (scaling.interval or USUAL_INTERVAL)
+    known = scaling.interval is not None and row >= scaling.interval_row
+    stretch = DECLINE * (scaling.interval if known and scaling.interval else USUAL_INTERVAL)
     calibrated = scaling.skips[scaling.calibrating & (scaling.skips < row)]
     begin = int(calibrated[-1]) + 1 if len(calibrated) else 0
     at, top = row, _highest(scaling, row, row)
@@ -149,7 +147,8 @@ def _slow_start(scaling: Scaling, step: IntArray, row: int) -> int:
             break
         at, top = before, higher
     lost = top - _highest(scaling, row, row)
-    lowest = float(scaling.log2[scaling.rows >= row].min(initial=np.inf))
+    ahead = (scaling.rows >= row) & (scaling.rows <= last + 1)
+    lowest = float(scaling.log2[ahead].min(initial=np.inf))
     if lost < SAWTOOTH or lost < LARGE_PART * (top - lowest):
         return row
     inside = (scaling.rows >= at) & (scaling.rows < row) & (scaling.log2 >= top - 0.5)
@@ -162,12 +161,6 @@ def _highest(scaling: Scaling, first: int, last: int) -> float:
     return float(scaling.log2[low:high].max(initial=-np.inf))
 
 
-def _lowest(scaling: Scaling, first: int, last: int) -> float:
-    """The lowest scale (log2) logged in some rows; inf where there is none."""
-    low, high = np.searchsorted(scaling.rows, (first, last + 1))
-    return float(scaling.log2[low:high].min(initial=np.inf))
-
-
 def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: float) -> int:
     """Where the falls without a growth between them began."""
     falls = scaling.falls.rows
@@ -177,7 +170,9 @@ def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: float) -> 
     if len(mine) == 0:
         return row
     # The pace is that of the falls from here on: those before may be the routine's.
-    pace = np.diff(step[np.concatenate((mine, falls[falls > row][:10]))])[-10:]
+    until = scaling.growths.rows[grown] if grown < len(scaling.growths) else len(step)
+    coming = falls[(falls > row) & (falls < until) & (step[falls] <= step[row] + WINDOW)][:10]
+    pace = np.diff(step[np.concatenate((mine, coming))])[-10:]
     gaps = np.diff(step[mine])
     long = np.flatnonzero(gaps > max(20.0, quiet * float(np.median(pace)))) if len(gaps) else gaps
     return int(mine[long[-1] + 1]) if len(long) else int(mine[0])
@@ -229,7 +224,7 @@ def _message(
         f"{signals.step_at(int(rows[0])):,} to {_scale(float(log2[bottom]))} at "
         f"{signals.step_at(int(rows[bottom])):,}{growths}"
     )
-    if at_floor:
+    if at_floor and float(log2[bottom]) >= _floor(signals.scaling):
         text = (
             f"loss scale is at its floor of {_scale(float(log2[bottom]))} and {steps(at_floor)} "
             f"were still skipped there, from step {signals.step_at(int(rows[0])):,} on"

@@ -28,12 +28,12 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.scaler_reading import growth_distances, spared
-from forensics.diagnose.scaling import Scaling
+from forensics.diagnose.scaler_reading import ZERO_LOG2, growth_distances, spared
+from forensics.diagnose.scaling import Moves, Scaling
 from forensics.diagnose.series import merged, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, times
-from forensics.runlog.steps import IntArray
+from forensics.runlog.steps import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One way to break the policy: where, how it reads, why it happens, what to do."""
+    """One way to break the policy: where, from which scale to which, how it reads, what to do."""
 
     rows: IntArray
+    before: FloatArray
+    after: FloatArray
     what: str
     cause: str
     remedy: str
@@ -83,42 +85,54 @@ def loss_scale_policy_broken(signals: Signals, thresholds: Thresholds) -> Iterat
 
 
 def _told(signals: Signals, kind: _Kind, first: int, last: int) -> str:
-    rows = kind.rows[(kind.rows >= first) & (kind.rows <= last)]
-    row = int(rows[0])
-    after = min(row + 1, len(signals) - 1)
-    before = max(after - 1 - signals.scaling.lag, 0)
+    inside = np.flatnonzero((kind.rows >= first) & (kind.rows <= last))
+    at = int(inside[0])
     text = kind.what.format(
-        before=power_of_two(float(signals.scale[before])),
-        after=power_of_two(float(signals.scale[after - signals.scaling.lag])),
-        step=f"{signals.step_at(row):,}",
+        before=_scale(float(kind.before[at])),
+        after=_scale(float(kind.after[at])),
+        step=f"{signals.step_at(int(kind.rows[at])):,}",
     )
-    return text if len(rows) == 1 else f"{text} ({times(len(rows))} like this)"
+    return text if len(inside) == 1 else f"{text} ({times(len(inside))} like this)"
+
+
+def _scale(log2: float) -> str:
+    return "0" if log2 <= ZERO_LOG2 else power_of_two(2.0**log2)
 
 
 def _kinds(signals: Signals, thresholds: Thresholds) -> tuple[_Kind, ...]:
     scaling = signals.scaling
+    stays = _skipped_without_fall(signals, thresholds)
+    level = np.log2(signals.scale[stays])
     return (
-        _Kind(
-            _jumps(scaling),
-            "loss scale jumped from {before} to {after} at step {step}",
-            "The scaler started anew: a resume that does not restore its state, or a scale set by "
-            "hand.",
-            "Save and load scaler.state_dict() with the checkpoint.",
+        *(
+            _kind(
+                moves,
+                direction,
+                "loss scale jumped from {before} to {after} at step {step}",
+                "The scaler started anew: a resume that does not restore its state, or a scale "
+                "set by hand.",
+                "Save and load scaler.state_dict() with the checkpoint.",
+            )
+            for moves, direction in ((_jumps_up(signals), 1), (_jumps_down(scaling), -1))
         ),
-        _Kind(
+        _kind(
             _fell_without_skip(signals),
+            -1,
             "loss scale fell from {before} to {after} at step {step} though no step was skipped",
             "Something other than an overflow lowers the scale, or the log misses skips.",
             "Let scaler.update() alone set the scale, and log skips from what it found.",
         ),
         _Kind(
-            _skipped_without_fall(signals, thresholds),
+            stays,
+            level,
+            level,
             "step {step} was skipped at a scale of {before} and the scale did not fall",
             "scaler.update() is not reached on one of the paths that skip.",
             "Call scaler.update() after every step, skipped or not.",
         ),
-        _Kind(
+        _kind(
             _grew_early(signals, thresholds),
+            1,
             "loss scale grew from {before} to {after} at step {step}, before its interval of "
             f"{scaling.interval or 0:,} steps was over",
             "update() is called more than once a step, or another policy took over.",
@@ -127,36 +141,44 @@ def _kinds(signals: Signals, thresholds: Thresholds) -> tuple[_Kind, ...]:
     )
 
 
-def _jumps(scaling: Scaling) -> IntArray:
-    """Rows of moves that no growth or fall makes: far up, or far down to the initial scale."""
-    up = scaling.growths.where(scaling.growths.adjacent & (scaling.growths.octaves > 1.5))
-    typical = np.median(scaling.growths.octaves) if len(scaling.growths) > 2 else 1.0
-    up = up.where(up.octaves > 1.5 * max(float(typical), 1.0))
+def _kind(moves: Moves, direction: int, what: str, cause: str, remedy: str) -> _Kind:
+    before = moves.to_log2 - direction * moves.octaves
+    return _Kind(moves.rows, before, moves.to_log2, what, cause, remedy)
+
+
+def _jumps_up(signals: Signals) -> Moves:
+    """Moves upwards in one step that are more than a growth."""
+    policy = signals.policy
+    factor = policy.growth_factor if policy is not None and policy.enabled else 2.0
+    growths = signals.scaling.growths
+    return growths.where(growths.adjacent & (growths.octaves > 1.5 * np.log2(max(factor, 2.0))))
+
+
+def _jumps_down(scaling: Scaling) -> Moves:
+    """Moves far down in one step, to the scale that the log starts with."""
     falls = scaling.falls
     start = scaling.log2[0] if len(scaling.log2) else np.nan
-    down = falls.where(falls.adjacent & (falls.octaves > 2.5) & (falls.to_log2 == start))
-    return np.sort(np.concatenate((up.rows, down.rows)))
+    return falls.where(falls.adjacent & (falls.octaves > 2.5) & (falls.to_log2 == start))
 
 
-def _fell_without_skip(signals: Signals) -> IntArray:
-    """Rows of falls by one step without a skip, where skips are logged with falls elsewhere."""
+def _fell_without_skip(signals: Signals) -> Moves:
+    """Falls by one step without a skip, once the log has shown that skips go with falls."""
     falls = signals.scaling.falls
     said = signals.present("skipped")[falls.rows]
-    skipped = signals.skipped[falls.rows]
-    if not (said & skipped).any():
-        return falls.rows[:0]
+    skipped = signals.skipped[falls.rows] & said
     overflow = signals.norm_bad[falls.rows] | signals.loss_bad[falls.rows]
-    odd = falls.adjacent & said & ~skipped & ~overflow
+    known = np.cumsum(skipped) > 0
     # A resume changes the scale between two steps of which neither overflowed.
-    seam = np.isin(falls.rows + 1 - signals.scaling.lag, signals.scaling.starts)
-    return falls.rows[odd & ~seam]
+    seam = np.isin(falls.into, signals.scaling.starts)
+    far = falls.octaves > 2.5
+    return falls.where(falls.adjacent & said & ~skipped & ~overflow & known & ~seam & ~far)
 
 
 def _skipped_without_fall(signals: Signals, thresholds: Thresholds) -> IntArray:
     """Rows of overflows that left the scale alone though the policy lets it fall."""
     scaling = signals.scaling
     falls = scaling.falls.rows
-    if not np.isin(falls, scaling.skips).any() or not signals.has("skipped"):
+    if not signals.skipped[falls].any():
         return falls[:0]
     floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
     calls = signals.skipped & ~spared(signals) & (signals.scale_log2 > floor)
@@ -176,8 +198,8 @@ def _skipped_without_fall(signals: Signals, thresholds: Thresholds) -> IntArray:
 
 
 def _has_neighbour(signals: Signals, rows: IntArray) -> np.ndarray:
-    """Is the scale of the next step logged, in the next row (of the last, where lag is 1)?"""
-    other = rows - 1 if signals.scaling.lag else rows + 1
+    """Is the scale before and after ``update()`` of these steps logged?"""
+    other = np.where(rows >= signals.scaling.lag_from, rows - 1, rows + 1)
     inside = (other >= 0) & (other < len(signals))
     at = np.clip(other, 0, max(len(signals) - 1, 0))
     next_step = np.abs(signals.step[at] - signals.step[rows]) == 1
@@ -185,18 +207,19 @@ def _has_neighbour(signals: Signals, rows: IntArray) -> np.ndarray:
     return np.asarray(inside & next_step & np.isfinite(signals.scale[at]) & ~seam, dtype=bool)
 
 
-def _grew_early(signals: Signals, thresholds: Thresholds) -> IntArray:
-    """Rows of growths that came before the interval was over since the last fall or growth."""
+def _grew_early(signals: Signals, thresholds: Thresholds) -> Moves:
+    """Growths that came before the interval was over since the last fall or growth."""
     scaling = signals.scaling
-    distances, rows = growth_distances(signals, scaling.falls, scaling.growths, scaling.starts)
+    growths = scaling.growths
     if scaling.interval is None:
-        return rows[:0]
+        return growths.where(np.zeros(len(growths), dtype=bool))
+    distances, rows = growth_distances(signals, scaling.falls, growths, scaling.starts)
     stated = signals.policy is not None and signals.policy.enabled
-    agreed = np.cumsum(distances == scaling.interval)
-    sure = stated | (agreed >= thresholds.confirmed)
+    sure = stated | (np.cumsum(distances == scaling.interval) >= thresholds.confirmed)
     # Guards and losses may or may not restart the count: only what surely does is held against it.
-    last = merged(scaling.falls.rows, scaling.growths.rows)
+    last = merged(scaling.falls.rows, growths.rows)
     since = rows - last[np.maximum(np.searchsorted(last, rows) - 1, 0)]
     early = (since < thresholds.early * scaling.interval) & (rows > scaling.interval_row)
-    jumped = np.isin(rows, _jumps(scaling))
-    return rows[early & sure & ~jumped & (np.searchsorted(last, rows) > 0)]
+    found = rows[early & sure & (np.searchsorted(last, rows) > 0)]
+    jumps = np.isin(growths.rows, _jumps_up(signals).rows)
+    return growths.where(np.isin(growths.rows, found) & ~jumps)

@@ -36,7 +36,7 @@ def limits(steps: int, seed: int, noise: str = "gaussian", level: float = 12.0) 
         fast = 0.35 * rng.standard_t(3, steps)
     else:
         bursts = rng.random(steps) < 1 / 1500
-        inside = np.convolve(bursts, np.ones(30))[:steps] > 0
+        inside = np.convolve(np.append(bursts, False), np.ones(30))[:steps] > 0
         fast = rng.normal(0, 0.35, steps) - 1.5 * inside
     return level + slow + fast
 
