@@ -45,6 +45,8 @@ class Run:
         superseded: step logs that resumes replaced and earlier runs in the same file, oldest
             first.
         part_repairs: what was wrong with the parts beside the step log.
+        unfinished: nobody has written how it ended, and its process is not known to be gone: it
+            may still be being written, and a torn end is no damage.
     """
 
     path: Path
@@ -57,12 +59,15 @@ class Run:
     bisection: dict[str, Any] | None = None
     superseded: tuple[StepTable, ...] = ()
     part_repairs: tuple[Repair, ...] = ()
+    unfinished: bool = False
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
         """All that had to be mended: step log, other parts, and snapshots as far as read."""
         stores = (self.params, self.activations)
-        found = tuple(repair for store in stores if store is not None for repair in store.repairs)
+        found = [repair for store in stores if store is not None for repair in store.repairs]
+        if self.unfinished:
+            found = [_still_written(repair) for repair in found]
         return (*self.steps.repairs, *self.part_repairs, *found)
 
 
@@ -96,7 +101,8 @@ def _load_directory(directory: Path) -> Run:
         raise InputError("holds no run", where=directory, hint=_hint(directory))
     manifest = _manifest(directory, repairs)
     steps = _steps(directory, manifest, repairs)
-    if manifest is not None and manifest.running and not _known_dead(directory):
+    unfinished = manifest is not None and manifest.running and not _known_dead(directory)
+    if unfinished:
         steps = replace(steps, repairs=tuple(map(_still_written, steps.repairs)))
     params, activations = directory / "params", directory / "activations"
     return Run(
@@ -110,6 +116,7 @@ def _load_directory(directory: Path) -> Run:
         bisection=_bisection(directory, repairs),
         superseded=(*_superseded(directory, repairs), *steps.earlier),
         part_repairs=tuple(repairs),
+        unfinished=unfinished,
     )
 
 
@@ -248,8 +255,8 @@ def _known_dead(directory: Path) -> bool:
 
 
 def _still_written(repair: Repair) -> Repair:
-    """A torn last line is no damage while the line may still be being written."""
-    if repair.kind != "torn-last-line":
+    """A torn end is no damage while it may still be being written."""
+    if repair.kind not in ("torn-last-line", "torn-snapshots"):
         return repair
     message = f"{repair.message}; the run has not ended, so it may still be being written"
     return replace(repair, message=message, lossy=False)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forensics.runlog.activations import GRAD_STD, ActivationStore, ActivationWriter
 from forensics.runlog.params import COUNTS, LAYOUT, STATISTICS, ParamStore, ParamWriter
-from forensics.runlog.snapshot_layout import statistic_array
+from forensics.runlog.snapshot_layout import parts_in, statistic_array
 
 NAMES = ["embed.weight", "blocks.0.w", "head.bias"]
 
@@ -98,6 +98,23 @@ def test_a_journal_beside_its_parquet_part_counts_once(tmp_path: Path) -> None:
     store = ParamStore(folder)
     assert len(store.at(0)) == 4
     assert store.repairs == ()
+
+
+def test_a_journal_that_becomes_parquet_while_it_is_looked_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path, 3, close=False)
+    listed = parts_in(folder)
+    ParamWriter(folder)  # compacts it
+    listings = [listed]
+    monkeypatch.setattr(
+        "forensics.runlog.snapshot_reader.parts_in",
+        lambda directory: listings.pop() if listings else parts_in(directory),
+    )
+    store = ParamStore(folder)
+    assert store.steps.tolist() == [0, 10, 20]
+    assert store.repairs == ()
+    assert not listings
 
 
 @pytest.mark.parametrize("damage", ["cut", "nul tail", "nul inside", "flip"])

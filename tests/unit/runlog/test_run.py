@@ -167,6 +167,26 @@ def test_a_torn_line_of_a_run_that_goes_on_is_no_damage(tmp_path: Path) -> None:
     assert load_run(tmp_path).repairs[0].lossy
 
 
+def test_a_torn_journal_of_a_run_that_goes_on_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "steps.csv").write_text(log(row(0)))
+    write_manifest(tmp_path, Manifest())
+    writer = ParamWriter(tmp_path / "params")
+    writer.append(0, ["a"], "param", {"grad_l2": [1.0]})
+    assert writer._journal is not None
+    writer._journal.abandon()
+    (journal,) = (tmp_path / "params").iterdir()
+    journal.write_bytes(journal.read_bytes()[:-8])
+    for ended, lossy in ((None, False), (Ended("finished"), True)):
+        write_manifest(tmp_path, Manifest(ended=ended))
+        run = load_run(tmp_path)
+        assert run.unfinished is not lossy
+        assert run.params is not None
+        assert len(run.params.steps) == 0
+        assert [(repair.kind, repair.lossy) for repair in run.repairs] == [
+            ("torn-snapshots", lossy)
+        ]
+
+
 def test_ranks_keep_their_places(tmp_path: Path) -> None:
     run = make(tmp_path / "run")
     (run / "ranks" / "rank-00003.csv").write_text("step,loss\n0,1.0\n")
