@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -35,7 +36,7 @@ def facts_of(signals: Signals) -> RunFacts:
         duration_s=_duration(signals),
         ended=_ended(manifest) if manifest is not None else "",
         repairs=tuple(repair.message for repair in run.repairs),
-        superseded=tuple(text for text in map(_trouble, _superseded(run)) if text),
+        superseded=tuple(_superseded(run)),
     )
 
 
@@ -88,16 +89,21 @@ def _ended(manifest: Manifest) -> str:
     return words.get(ended.how, f"{ended.how}{at}{said}")
 
 
-def _superseded(run: Run) -> list[Signals]:
-    """The rows that resumes replaced, as runs of their own."""
-    return [Signals(replace(run, steps=table, superseded=())) for table in run.superseded]
+def _superseded(run: Run) -> Iterator[str]:
+    """What was wrong in rows that are no part of this run any more, a clause a stretch."""
+    for table in run.superseded:
+        signals = Signals(replace(run, steps=table, superseded=()))
+        trouble = _trouble(signals)
+        if trouble:
+            earlier = any(table is other for other in run.steps.earlier)
+            whose = "an earlier run in this file" if earlier else "replaced by a resume"
+            where = span(signals.step_at(0), signals.step_at(len(signals) - 1))
+            yield f"{whose}, {where}: {trouble}"
 
 
 def _trouble(signals: Signals) -> str:
-    """What was wrong in superseded rows, in a clause; empty where nothing was."""
+    """What was wrong in some rows, in a clause; empty where nothing was."""
     rows = len(signals)
-    if rows == 0:
-        return ""
     parts = []
     bad = np.flatnonzero(signals.loss_bad)
     if len(bad):
@@ -107,7 +113,4 @@ def _trouble(signals: Signals) -> str:
     skips = int(signals.skipped.sum())
     if skips > 1 and skips > NOTABLE_SKIPS * rows:
         parts.append(f"{skips:,} of {rows:,} steps ({percent(skips / rows)}) were skipped")
-    if not parts:
-        return ""
-    where = span(signals.step_at(0), signals.step_at(rows - 1))
-    return f"replaced by a resume, {where}: {' and '.join(parts)}"
+    return " and ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,16 @@ def test_trouble_in_superseded_rows_is_told() -> None:
     assert facts(superseded=(table,)).superseded == (
         "replaced by a resume, steps 40 to 59: the loss was NaN from step 45 on and "
         "15 of 20 steps (75 %) were skipped",
+    )
+
+
+def test_an_earlier_run_in_the_same_file_is_told_apart_from_a_resume() -> None:
+    earlier = StepTable.from_arrays({"step": [0, 1], "loss": [1.0, NAN]})
+    table = StepTable.from_arrays({"step": [0, 1], "loss": [2.0, 1.0]})
+    table = replace(table, earlier=(earlier,))
+    run = Run(path=Path("x"), steps=table, superseded=table.earlier)
+    assert facts_of(Signals(run)).superseded == (
+        "an earlier run in this file, steps 0 to 1: the loss was NaN from step 1 on",
     )
 
 
