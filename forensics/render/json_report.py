@@ -23,7 +23,8 @@ def render_json(
     """One JSON document on any number of runs, ended by a newline; pure ASCII.
 
     NaN and infinities are the texts "NaN", "Infinity" and "-Infinity", enums their names in lower
-    case. The order of keys and lists is stable: the same runs give the same bytes.
+    case, and what is unknown is null (a number) or "" (a text). The order of keys and lists is
+    stable: the same runs give the same bytes.
 
     Args:
         diagnoses: in the order the runs were given.
@@ -34,7 +35,7 @@ def render_json(
         "format_version": FORMAT_VERSION,
         "tool": "forensics",
         "version": forensics.__version__,
-        "settings": settings or None,
+        "settings": settings,
         "reports": [report(diagnosis) for diagnosis in diagnoses],
         "errors": [dict(error) for error in errors],
     }
@@ -61,11 +62,11 @@ def _run(run: RunFacts) -> dict[str, Any]:
         "first_step": run.first_step,
         "last_step": run.last_step,
         "source_format": run.source_format,
-        "precision": run.precision or None,
+        "precision": run.precision,
         "scaler": run.scaler,
         "clip_threshold": json_value(run.clip_threshold),
         "duration_s": json_value(run.duration_s),
-        "ended": run.ended or None,
+        "ended": run.ended,
         "repairs": list(run.repairs),
         "superseded": list(run.superseded),
     }
@@ -83,7 +84,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
             {"when": entry.when, "title": entry.title, "detail": entry.detail}
             for entry in verdict.timeline
         ],
-        "next_command": verdict.next_command or None,
+        "next_command": verdict.next_command,
     }
 
 
@@ -94,9 +95,9 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "message": finding.message,
         "first_step": finding.first_step,
         "last_step": finding.last_step,
-        "subject": finding.subject or None,
-        "cause": finding.cause or None,
-        "remedy": finding.remedy or None,
+        "subject": finding.subject,
+        "cause": finding.cause,
+        "remedy": finding.remedy,
         "evidence": [_evidence(evidence) for evidence in finding.evidence],
     }
 
