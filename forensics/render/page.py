@@ -13,7 +13,7 @@ from itertools import zip_longest
 from forensics.render.ansi import BOLD, painted
 from forensics.render.safe_text import display_width, plain_ascii, visible
 
-NARROWEST = 60
+NARROWEST = 40
 """Columns that a page needs; a narrower terminal wraps by itself."""
 MARGIN = 10
 """Columns of the labels at the left: VERDICT, FINDINGS, DO, NEXT."""

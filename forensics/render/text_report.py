@@ -26,6 +26,8 @@ MOST_REMEDIES = 4
 _SEVERITY_WIDTH = 8
 _RULE_WIDTH = 25
 _SPAN_WIDTH = 18
+_LEAST_CELL = 12
+"""Columns a cell keeps on a page too narrow for all of them (below 60)."""
 ROOT = "root"
 FOLLOWS = "follows"
 
@@ -117,7 +119,7 @@ def _verdict(page: Page, diagnosis: Diagnosis) -> None:
         when = max(display_width(page.safe(entry.when)) for entry in verdict.timeline)
         title = max(display_width(page.safe(entry.title)) for entry in verdict.timeline)
         when, title = min(when, 16), min(title, 26)
-        detail = page.width - when - title - 6
+        detail = max(page.width - when - title - 6, _LEAST_CELL)
         for entry in verdict.timeline:
             said = "" if _says(verdict.summary, entry.detail) else entry.detail
             cells = [Cell(entry.when, when), Cell(entry.title, title), Cell(said, detail)]
@@ -155,7 +157,7 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
 
 def _place(width: int, where: str, relation: str) -> list[Cell]:
     """Span and relation in the columns that are left: side by side, or on a narrow page in one."""
-    left = width - MARGIN - 4 - _SEVERITY_WIDTH - _RULE_WIDTH
+    left = max(width - MARGIN - 4 - _SEVERITY_WIDTH - _RULE_WIDTH, _LEAST_CELL)
     if left - 2 - _SPAN_WIDTH >= len(FOLLOWS):
         return [Cell(where, _SPAN_WIDTH), Cell(relation, left - 2 - _SPAN_WIDTH)]
     return [Cell(f"{where}  {relation}", left)]
