@@ -125,6 +125,9 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
     """No finding at warning or above: healthy, as far as the log can tell."""
     rows = len(signals)
     gaps = not_judged(signals)
+    raised = _raised(signals)
+    if raised:
+        return Verdict(status=Status.UNDECIDED, summary=raised, undecided=gaps)
     failed = [o.rule for o in outcomes if o.outcome is Outcome.FAILED]
     if failed:
         gaps = (*gaps, f"rules that failed: {', '.join(failed)}")
@@ -132,6 +135,16 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
         summary = f"too little to judge: {step_count(rows)} logged"
         return Verdict(status=Status.INSUFFICIENT_DATA, summary=summary, undecided=gaps)
     return Verdict(status=Status.HEALTHY, summary=_healthy(signals, gaps), undecided=gaps)
+
+
+def _raised(signals: Signals) -> str:
+    """What a run died of that no rule explains; empty where it did not raise."""
+    manifest = signals.run.manifest
+    ended = manifest.ended if manifest is not None else None
+    if ended is None or ended.how != "exception":
+        return ""
+    at = "" if ended.step is None else f" at step {ended.step:,}"
+    return f"The training raised{at}: {ended.message}. Nothing in the log before it is a fault."
 
 
 def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:

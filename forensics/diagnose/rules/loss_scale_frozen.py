@@ -3,7 +3,8 @@
 What it detects
     Two skips or more after which the scale stays as it is, in a log in which it never falls; in one
     in which it does fall elsewhere, four of them at one scale. ``update()`` is missing on the path
-    that skips. One finding for the run.
+    that skips. Or the scaler itself said so: the run ended with its exception that ``unscale_()``
+    was called twice since the last ``update()``. One finding for the run.
 
 Why it matters
     The scale that overflowed once overflows again in the next step, and no step is taken any more.
@@ -33,6 +34,10 @@ from forensics.runlog.schema import SKIP_OTHER
 from forensics.runlog.steps import BoolArray, IntArray
 
 
+_COMPLAINT = "since the last update()"
+"""In what GradScaler raises when ``unscale_()`` or ``step()`` comes twice without ``update()``."""
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """How many skips without a fall are more than hysteresis."""
@@ -45,6 +50,9 @@ class Thresholds:
 def loss_scale_frozen(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding where skips leave the scale alone."""
     if not signals.scaling.active:
+        return
+    if _scaler_complained(signals):
+        yield _forgotten(signals)
         return
     stuck = _stuck(signals, thresholds)
     if len(stuck) == 0:
@@ -64,6 +72,33 @@ def loss_scale_frozen(signals: Signals, thresholds: Thresholds) -> Iterator[Find
         ),
         cause=_cause(for_loss),
         remedy=_remedy(for_loss),
+    )
+
+
+def _scaler_complained(signals: Signals) -> bool:
+    """Did the run end with GradScaler's own exception about a missing ``update()``?"""
+    manifest = signals.run.manifest
+    ended = manifest.ended if manifest is not None else None
+    return ended is not None and ended.how == "exception" and _COMPLAINT in ended.message
+
+
+def _forgotten(signals: Signals) -> Finding:
+    """The finding where the scaler refused to go on; the row before is the last that was logged."""
+    row = len(signals) - 1
+    what = "skipped" if signals.skipped[row] else "taken"
+    return Finding(
+        rule="loss-scale-frozen",
+        severity=Severity.ERROR,
+        message=f"scaler.update() was not called after step {signals.step_at(row):,}, which was "
+        f"{what}: the next step raised",
+        first_step=signals.step_at(row),
+        last_step=signals.step_at(row),
+        evidence=(
+            signals.evidence("scaler_scale", signals.scale, [row - 1, row]),
+            signals.evidence("grad_l2_pre_clip", signals.norm, [row - 1, row]),
+        ),
+        cause="The loop returns early on a bad step, after unscale_() and before update().",
+        remedy="Call scaler.update() on that path too: GradScaler skips such a step by itself.",
     )
 
 

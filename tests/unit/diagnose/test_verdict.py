@@ -1,5 +1,6 @@
 """The verdict over hand-made findings: who is the root, what follows, what stays open."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from forensics.diagnose.finding import Evidence, Finding, Severity, Status, Verd
 from forensics.diagnose.rules import RULES
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.verdict import weigh
+from forensics.runlog.manifest import Ended, Manifest
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
 
@@ -74,6 +76,15 @@ def test_no_finding_is_healthy_and_says_what_was_skipped() -> None:
 def test_an_info_is_no_fault() -> None:
     verdict, _ = verdict_on(signals_of(), finding("loss-spike", INFO, 40, 41))
     assert verdict.status is Status.HEALTHY
+
+
+def test_a_run_that_raised_is_not_called_healthy() -> None:
+    signals = signals_of()
+    ended = Ended(how="exception", step=1000, message="RuntimeError: out of luck")
+    run = replace(signals.run, manifest=Manifest(ended=ended))
+    verdict = weigh(Signals(run), (), ())
+    assert verdict.status is Status.UNDECIDED
+    assert "raised at step 1,000: RuntimeError: out of luck" in verdict.summary
 
 
 def test_losses_alone_are_never_plainly_healthy() -> None:
