@@ -28,7 +28,7 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, span, steps
+from forensics.diagnose.wording import number, span
 from forensics.runlog.steps import BoolArray
 
 
@@ -54,8 +54,7 @@ def masked_nonfinite(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
         yield Finding(
             rule="masked-nonfinite",
             severity=Severity.ERROR,
-            message=f"{how} at {steps(episode.rows)} of {_span(signals, episode)} while the "
-            f"gradient norm is {number(float(signals.norm[first]))}",
+            message=f"{how} at {_when(signals, episode)} while the gradient norm is {number(float(signals.norm[first]))}",
             first_step=signals.step_at(first),
             last_step=signals.step_at(last),
             evidence=(
@@ -116,5 +115,7 @@ def _how(signals: Signals, episode: Episode, zero: BoolArray, frozen: BoolArray)
     return "no loss is written"
 
 
-def _span(signals: Signals, episode: Episode) -> str:
-    return span(signals.step_at(episode.first), signals.step_at(episode.last))
+def _when(signals: Signals, episode: Episode) -> str:
+    whole = episode.rows == episode.last - episode.first + 1
+    stretch = span(signals.step_at(episode.first), signals.step_at(episode.last))
+    return stretch if whole else f"{episode.rows:,} of {stretch}"

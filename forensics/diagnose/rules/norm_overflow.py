@@ -29,7 +29,7 @@ from forensics.diagnose.lost_norms import lost_norms
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, span, steps
+from forensics.diagnose.wording import number, span
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def norm_overflow(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]
 
 def _message(signals: Signals, episode: Episode, is_lost: bool) -> str:
     first, last = signals.step_at(episode.first), signals.step_at(episode.last)
-    count = f"{steps(episode.rows)} of " if episode.rows > 1 else ""
+    whole = episode.rows == episode.last - episode.first + 1
+    count = "" if whole else f"{episode.rows:,} of "
     value = float(signals.norm[episode.first])
     size = f" (true norm {number(value)})" if np.isfinite(value) else ""
     fate = "; the clip then turned every gradient into 0" if is_lost else ""

@@ -1,0 +1,80 @@
+"""nonfinite-gradient: what a loss scaler makes is routine, what is left is not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.rules.nonfinite_gradient import nonfinite_gradient
+from tests.unit.diagnose.grad_scaler import healthy_columns
+from tests.unit.diagnose.snapshot_runs import found
+from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, calm, run_of
+
+
+def test_fires_on_one_inf_in_fp32_and_names_the_parameter() -> None:
+    columns = calm(20, skip_reason=[""] * 20)
+    columns["grad_l2_pre_clip"][5] = INF
+    columns["skipped"][5] = True
+    columns["skip_reason"][5] = "nonfinite_grad:head.weight"
+    (finding,) = found(nonfinite_gradient, run_of(columns, FP32))
+    assert finding.severity is Severity.WARNING
+    assert finding.first_step == finding.last_step == 5
+    assert finding.subject == "head.weight"
+    assert "gradient norm is inf at step 5 while the loss is finite" in finding.message
+    assert "skipped, and finite again" in finding.message
+
+
+def test_fires_as_critical_where_nothing_is_finite_any_more() -> None:
+    columns = calm(300)
+    columns["grad_l2_pre_clip"][200:] = NAN
+    columns["loss"][201:] = NAN
+    (finding,) = found(nonfinite_gradient, run_of(columns))
+    assert finding.severity is Severity.CRITICAL
+    assert (finding.first_step, finding.last_step) == (200, 299)
+    assert "Resume from before it" in finding.remedy
+
+
+def test_fires_where_no_loss_scale_helps() -> None:
+    columns = healthy_columns(4000, 0)
+    columns["grad_l2_pre_clip"][3000:] = NAN
+    columns["skipped"][3000:] = True
+    start = np.log2(columns["scaler_scale"][3000])
+    columns["scaler_scale"][3000:] = np.exp2(np.maximum(start - np.arange(1000), -140))
+    (finding,) = found(nonfinite_gradient, run_of(columns))
+    assert finding.first_step == 3000
+    assert "No loss scale helps" in finding.cause
+
+
+def test_fires_as_one_info_where_a_scaler_may_explain_it() -> None:
+    columns = healthy_columns(6000, 1)
+    del columns["scaler_scale"], columns["skipped"]
+    (finding,) = found(nonfinite_gradient, run_of(columns))
+    assert finding.severity is Severity.INFO
+    bad = np.flatnonzero(~np.isfinite(columns["grad_l2_pre_clip"]))
+    assert (finding.first_step, finding.last_step) == (bad[0], bad[-1])
+
+
+def test_silent_on_the_routine_of_a_scaler() -> None:
+    for lone in (healthy_columns(20_000, 2), calm(20, scaler_scale=np.full(20, 65536.0))):
+        columns = dict(lone)
+        columns["grad_l2_pre_clip"] = np.array(columns["grad_l2_pre_clip"])
+        columns["skipped"] = np.array(columns["skipped"])
+        columns["grad_l2_pre_clip"][5] = INF
+        columns["skipped"][5] = True
+        assert found(nonfinite_gradient, run_of(columns)) == []
+        assert found(nonfinite_gradient, run_of(columns, FP16)) == []
+
+
+def test_silent_where_the_loss_itself_is_bad_or_only_the_norm_overflowed() -> None:
+    columns = calm(100, norm_overflow=np.zeros(100))
+    columns["loss"][50] = NAN
+    columns["grad_l2_pre_clip"][50] = NAN
+    columns["grad_l2_pre_clip"][70] = INF
+    columns["norm_overflow"][70] = 1
+    assert found(nonfinite_gradient, run_of(columns)) == []
+
+
+def test_skipped_without_a_norm_column() -> None:
+    assert "grad_l2_pre_clip" in nonfinite_gradient.why_skipped(
+        run_of(calm(10, grad_l2_pre_clip=None))
+    )
