@@ -45,6 +45,7 @@ class Thresholds:
     changes: int = threshold(2, "changes of the scale; one alone agrees by chance in 1 of 10")
     side: int = threshold(20, "norms on each side of a change")
     errors: float = threshold(4.0, "standard errors from 0: noisy norms agree by chance")
+    settling: int = threshold(100, "first rows, where norms and a calibrating scale both fall")
     rows: int = threshold(20, "norms after the clip that equal the threshold ÷ scale")
 
 
@@ -60,7 +61,8 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     rows = np.flatnonzero(np.isfinite(signals.log_norm) & np.isfinite(signals.scale_log2))
     if len(rows) < 2 * thresholds.side:
         return
-    changed, ratio, error = _ratios(signals, rows, thresholds.side)
+    settled = rows[rows >= thresholds.settling]
+    changed, ratio, error = _ratios(signals, settled, thresholds.side)
     middle = float(np.median(ratio)) if len(ratio) else 0.0
     sure = len(ratio) >= thresholds.changes and middle > thresholds.errors * error
     if sure and thresholds.low <= middle <= thresholds.high:
@@ -88,6 +90,8 @@ def _ratios(signals: Signals, rows: IntArray, side: int) -> tuple[IntArray, Floa
     scale = signals.scale_log2[rows]
     norm = signals.log_norm[rows] / np.log(2)
     cuts = np.flatnonzero(np.abs(np.diff(scale)) > 1e-3) + 1
+    if len(cuts) == 0:
+        return rows[:0], np.empty(0), float("inf")
     bounds = np.concatenate(([0], cuts, [len(rows)]))
     length = np.diff(bounds)
     good = np.flatnonzero((length[:-1] >= 5) & (length[1:] >= 5))[:_MOST]
