@@ -210,6 +210,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def _parsed(source: Path) -> dict[str, Any]:
     """The file as a JSON object, or an InputError."""
+    if source.exists() and not source.is_file():  # opening a pipe would wait for a writer
+        raise InputError("is not a file", where=source)
     try:
         with source.open("rb") as file:
             text = file.read(_LARGEST + 1)

@@ -218,6 +218,8 @@ def _bisection(directory: Path, repairs: list[Repair]) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > _LARGEST_JSON:
             raise ValueError("too large")
+        if not path.is_file():
+            raise ValueError("not a file")
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")

@@ -25,6 +25,8 @@ from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 from forensics.runlog.steps import text_column
 
 _OUTSIDE_BRACKETS = r"{d}(?![^()]*\))"
+_FEW_STRIDES = 16
+"""Strides that lie between a row and the next one at most where no bytes are lost."""
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 _PLAIN_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf)\s*")
 
@@ -62,15 +64,35 @@ class Mender:
         """Read a block of whole lines; yields the rows, in several parts where a header changes."""
         lines = self._decoded(block)
         self._line = first_line
+        after_hole = False
         for i, line in enumerate(lines):
             torn = line.endswith("\0")
             cells = line.rstrip("\0").split(self.layout.delimiter)
-            if not torn and self._plain(line, cells):
+            following = lines[i + 1 : i + 9]
+            if after_hole and not torn and self._is_fragment(cells, following):
+                self._log.note("torn-rows", line=self._line)
+            elif not torn and self._plain(line, cells):
                 self._keep(cells)
             elif line.strip("\0 \r\t"):
-                yield from self._take(line.rstrip("\0"), torn, lines[i + 1 : i + 9])
+                yield from self._take(line.rstrip("\0"), torn, following)
+            after_hole = torn
             self._line += not torn  # a NUL mark is no line end of the file
         yield from self._give()
+
+    def _is_fragment(self, cells: list[str], following: list[str]) -> bool:
+        """After a run of NUL bytes: the end of a row whose beginning is lost, not a whole row?
+
+        A row has all its cells, and its step is as near to the next one as that is to its next
+        (within a few times: a log may skip some). What begins within a step's digits has neither.
+        """
+        if len(cells) < len(self.layout.names):
+            return bool("".join(cells).strip()) and not self._is_header(cells)
+        rows = (split_cells(line, self.layout.delimiter) for line in following)
+        steps = [step for row in (cells, *rows) if (step := self._step_of(row)) is not None]
+        if len(steps) < 3 or self._step_of(cells) is None:
+            return False
+        stride = max(abs(steps[2] - steps[1]), 1)
+        return abs(steps[1] - steps[0]) > _FEW_STRIDES * stride
 
     def _plain(self, line: str, cells: list[str]) -> bool:
         """Is it a row like most: as many cells as columns, and a step of digits?"""
@@ -103,7 +125,10 @@ class Mender:
         cells = split_cells(line, layout.delimiter)
         if len(cells) != len(layout.names) and "(" in line:
             cells = _split_outside_brackets(line, layout.delimiter)
-        if self._is_header(cells):
+        if self._ends_in_header(line):
+            self._log.note("torn-rows", line=self._line)
+            self._log.note("repeated-header", line=self._line)
+        elif self._is_header(cells):
             yield from self._another_header(cells)
         elif torn:
             self._log.note("torn-rows", line=self._line, step=self._step_of(cells))
@@ -192,6 +217,11 @@ class Mender:
         return [str(after - 1), *whole[1:]] if fits else None
 
     # -- headers ----------------------------------------------------------------------------
+
+    def _ends_in_header(self, line: str) -> bool:
+        """Did a restart write the header into a line that a crash had cut?"""
+        header = self.layout.delimiter.join(self.layout.header)
+        return len(header) < len(line.rstrip()) and line.rstrip().endswith(header)
 
     def _is_header(self, cells: Sequence[str]) -> bool:
         if tuple(cells) == self.layout.header:

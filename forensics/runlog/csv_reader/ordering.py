@@ -15,6 +15,8 @@ Rows = NDArray[np.intp]
 
 FEWEST_ROWS = 3
 """Rows that go back together and repeat steps are a restart; fewer are only out of order."""
+MOST_STRIDES = 16
+"""Strides of the rows after it that a restart's own rows lie apart at most."""
 MOST_SEGMENTS = 256
 """A log that goes back more often is not told apart restart by restart, but sorted."""
 _NEUTRAL = frozenset(("step", "epoch", "time_s", "lr"))
@@ -90,7 +92,23 @@ def _is_restart(columns: Mapping[str, Column], replaced: Rows, rows: Rows) -> bo
     _, old, new = np.intersect1d(step[within], step[rows], return_indices=True)
     if len(rows) < FEWEST_ROWS or len(old) == 0 or len(rows) * 2 < len(within):
         return False
+    if _is_stray(step, replaced, rows):
+        return False
     return not _complete_each_other(columns, within[old], rows[new])
+
+
+def _is_stray(step: IntArray, replaced: Rows, rows: Rows) -> bool:
+    """Does only a damaged row or two go back, and the rest go on where the log had been?
+
+    A restart repeats at the stride it goes on with; a step that has lost its first digits is
+    followed by a leap.
+    """
+    back = int(np.searchsorted(step[rows], step[replaced[-1]], side="right"))
+    if back >= min(FEWEST_ROWS, len(rows)):
+        return False
+    leap = int(step[rows[back]]) - int(step[rows[back - 1]])
+    usual = float(np.median(np.diff(step[rows[back:]]))) if len(rows) > back + 1 else leap
+    return leap > MOST_STRIDES * usual
 
 
 def _note_resume(step: IntArray, replaced: Rows, rows: Rows, line: int, log: RepairLog) -> None:

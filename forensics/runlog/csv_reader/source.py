@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
+import select
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -23,6 +25,8 @@ _GZIP = b"\x1f\x8b"
 _BOMB_SIZE = 256 << 20
 _BOMB_RATIO = 250
 """A gzip file grows at most 1,032-fold; logs of numbers grow 3- to 20-fold."""
+_PATIENCE = 5.0
+"""Seconds in which somebody has to write into a named pipe."""
 _NUL_RUN = re.compile(rb"\0+")
 _MAGIC = {
     b"PK\x03\x04": "a zip archive or a saved state",
@@ -50,10 +54,24 @@ def read_lines(path: Path, log: RepairLog) -> Iterator[bytes]:
     """
     _keep_blocks_mapped()
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             yield from _whole_lines(_in_utf8(_decompressed(file, path, log), path, log), path, log)
     except OSError as error:
         raise InputError(error.strerror or str(error), where=path) from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file; a named pipe only where somebody writes to it, or the wait would have no end."""
+    if path.is_char_device():  # /dev/zero has no end either
+        raise InputError("is a device, not a file", where=path)
+    if not Path(os.path.realpath(path)).is_fifo():
+        return path.open("rb")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not select.select([descriptor], [], [], _PATIENCE)[0]:
+        os.close(descriptor)
+        raise InputError("is a pipe that nobody writes to", where=path)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,16 @@ def test_a_broken_part_hides_no_other(tmp_path: Path, part: str, kind: str | Non
         assert Path(part).name in loaded.repairs[0].message
     else:
         assert loaded.checkpoints[0].healthy is None
+
+
+@pytest.mark.parametrize("part", ["run.json", "bisect.json"])
+def test_a_pipe_in_the_place_of_a_part_is_not_waited_for(tmp_path: Path, part: str) -> None:
+    run = make(tmp_path / "run", torn=False)
+    (run / part).unlink(missing_ok=True)
+    os.mkfifo(run / part)
+    loaded = load_run(run)
+    assert len(loaded.steps) == 10
+    assert [part in repair.message for repair in loaded.repairs] == [True]
 
 
 def test_a_missing_log_is_said_and_the_rest_is_there(tmp_path: Path) -> None:

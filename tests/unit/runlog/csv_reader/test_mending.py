@@ -173,3 +173,34 @@ def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
     table = read(tmp_path, b"step,loss,note\n0,1.0,caf\xe9\n1,2.0,ok\n")
     assert table["loss"].tolist() == [1.0, 2.0]
     assert kinds(table) == ["bad-encoding"]
+
+
+@pytest.mark.parametrize("lost", range(1, 40, 3))
+@pytest.mark.parametrize("kept", [0, 1, 2, 7, 20])
+def test_a_hole_of_zeros_costs_the_rows_it_lies_in_and_no_more(
+    tmp_path: Path, kept: int, lost: int
+) -> None:
+    lines = [row(step, f"2.{step}") for step in range(1000, 1040)]
+    before, after = log(*lines[:20]), "".join(f"{line}\n" for line in lines[20:])
+    table = read(tmp_path, before + after[:kept] + "\0" * 4096 + after[kept + lost :])
+    expected = [step for step in range(1000, 1040) if step not in (1020, 1021)]
+    assert [step for step in table.step.tolist() if step not in (1020, 1021)] == expected
+    assert table.earlier == ()
+    assert all(table.present("loss"))
+    assert not {"short-rows", "unordered-steps", "second-run"} & set(kinds(table))
+
+
+def test_a_run_that_goes_on_after_a_hole_loses_nothing(tmp_path: Path) -> None:
+    lines = [row(step) for step in range(100)]
+    table = read(tmp_path, log(*lines[:60]) + "\0" * 512 + log(*lines[50:]).split("\n", 1)[1])
+    assert table.step.tolist() == list(range(100))
+    assert [len(earlier) for earlier in table.earlier] == [10]
+
+
+@pytest.mark.parametrize("kept", [1, 3, 4, 12, 30])
+def test_a_header_written_into_a_cut_row_is_known(tmp_path: Path, kept: int) -> None:
+    lines = [row(step) for step in range(100, 130)]
+    text = log(*lines[:10]) + lines[10][:kept] + log(*lines[11:])
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [step for step in range(100, 130) if step != 110]
+    assert set(kinds(table)) == {"torn-rows", "repeated-header"}

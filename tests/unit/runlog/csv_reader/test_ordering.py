@@ -116,3 +116,22 @@ def test_a_hundred_restarts_are_followed(tmp_path: Path) -> None:
     assert table["loss"][985] == 98.0
     assert table["loss"][990] == 99.0
     assert notes(table) == [("repeated-steps", 10, 990)]
+
+
+@pytest.mark.parametrize("stray", [0, 3, 31])
+def test_a_step_that_lost_its_first_digits_sets_no_row_aside(tmp_path: Path, stray: int) -> None:
+    lines = [*run(0, 130, 1.0), row(stray, 1.0), *run(132, 400, 1.0)]
+    table = read(tmp_path, log(*lines))
+    assert table.step.tolist() == [step for step in range(401) if step != 131]
+    assert table.earlier == ()
+    assert "unordered-steps" in kinds(table)
+
+
+@pytest.mark.parametrize("overlap", [2, 3, 40])
+@pytest.mark.parametrize("stride", [1, 10])
+def test_a_resume_of_any_overlap_stays_one(tmp_path: Path, overlap: int, stride: int) -> None:
+    first = [row(step, 1.0) for step in range(0, 100 * stride, stride)]
+    again = [row(step, 2.0) for step in range((100 - overlap) * stride, 200 * stride, stride)]
+    table = read(tmp_path, log(*first, *again))
+    assert len(table) == 200
+    assert [len(earlier) for earlier in table.earlier] == [overlap]
