@@ -89,8 +89,6 @@ def with_extras(training: Training, made: Sheet) -> Sheet:
 def manifest(training: Training, loop: Loop, **changes: Any) -> Manifest:
     """``run.json`` of such a run."""
     policy = loop.scaler or ScalerPolicy()
-    rates = np.unique(training.lr[training.warmup :])
-    constant = bool(np.isfinite(rates).sum() == 1)
     made = Manifest(
         device="cuda",
         precision=loop.precision,
@@ -99,7 +97,7 @@ def manifest(training: Training, loop: Loop, **changes: Any) -> Manifest:
         post_clip="measured",
         optimizer={"name": "adamw", "flavour": "foreach"},
         schedule={
-            "name": "constant" if constant else "cosine",
+            "name": training.schedule,
             "warmup_steps": training.warmup,
             "total_steps": training.rows,
         },

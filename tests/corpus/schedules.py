@@ -26,8 +26,8 @@ def schedule(name: str, rows: int, peak: float, warmup: int = 0) -> Floats:
     return peak * ramp * shapes[name]()
 
 
-def any_schedule(rng: Rng, rows: int) -> tuple[Floats, int]:
-    """A schedule at random, and its warm-up steps."""
+def any_schedule(rng: Rng, rows: int) -> tuple[str, Floats, int]:
+    """A schedule at random: its name, its rates, and its warm-up steps."""
     name = str(rng.choice(NAMES))
     warmup = int(rng.choice([0, 0.01, 0.05, 0.1]) * rows)
-    return schedule(name, rows, float(10 ** rng.uniform(-4.5, -2)), warmup), warmup
+    return name, schedule(name, rows, float(10 ** rng.uniform(-4.5, -2)), warmup), warmup

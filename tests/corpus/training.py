@@ -35,6 +35,7 @@ class Training:
         nan_grad: backward gives NaN at this step, whatever the loss scale.
         inf_grad: backward gives Inf at this step, whatever the loss scale.
         warmup: steps of warm-up in ``lr``.
+        schedule: its name.
     """
 
     rng: Rng
@@ -46,6 +47,7 @@ class Training:
     norm_noise: Floats
     limit: Floats
     warmup: int = 0
+    schedule: str = ""
     loss_shift: Floats = field(init=False)
     loss_factor: Floats = field(init=False)
     norm_factor: Floats = field(init=False)
@@ -67,7 +69,8 @@ class Training:
 
     def rate(self, name: str, peak: float, warmup: int = 0) -> None:
         """Set the learning-rate schedule."""
-        self.lr, self.warmup = schedule(name, self.rows, peak, warmup), warmup
+        self.lr = schedule(name, self.rows, peak, warmup)
+        self.schedule, self.warmup = name, warmup
 
     def clean_noise(self, loss: float = 0.01, norm: float = 0.1) -> Training:
         """Set the noise to Gaussian with these deviations in log space."""
@@ -103,7 +106,7 @@ def _norms(rng: Rng, rows: int, start: float, level: float) -> Floats:
 
 def _assemble(rng: Rng, loss: Floats, norm: Floats, sigmas: tuple[float, float]) -> Training:
     rows = len(loss)
-    lr, warmup = any_schedule(rng, rows)
+    name, lr, warmup = any_schedule(rng, rows)
     return Training(
         rng=rng,
         rows=rows,
@@ -114,6 +117,7 @@ def _assemble(rng: Rng, loss: Floats, norm: Floats, sigmas: tuple[float, float])
         norm_noise=sigmas[1] * student(rng, rows, 6),
         limit=headroom(rng, rows),
         warmup=warmup,
+        schedule=name,
     )
 
 

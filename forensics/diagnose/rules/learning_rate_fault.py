@@ -34,6 +34,9 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent, span, steps
 from forensics.runlog.steps import FloatArray, IntArray
 
+STANDING = ("constant", "step", "plateau")
+"""Words in the names of schedules whose rate stands still for long."""
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -295,7 +298,8 @@ def _never_moves(signals: Signals) -> Iterator[Finding]:
     rate = signals.lr[np.isfinite(signals.lr) & ~signals.skipped]
     warm = 0 if manifest is None else int(manifest.schedule.get("warmup_steps") or 0)
     flat = manifest is not None and manifest.schedule.get("min_lr_ratio") == 1
-    moving = (name not in ("", "constant") and not flat) or warm > 1
+    stands = not name or any(word in name.lower() for word in STANDING)
+    moving = not (stands or flat) or warm > 1
     if not moving or len(rate) < max(100, warm // 4) or np.ptp(rate) > 0 or rate[0] == 0:
         return
     yield _finding(

@@ -47,7 +47,7 @@ def lr_negative(rng: Rng) -> Made:
     """A linear decay that runs through zero: the loss climbs from there."""
     made = pretraining(rng, 5000)
     end = made.at(0.6, 0.8)
-    made.warmup = 0
+    made.schedule, made.warmup = "linear", 0
     made.lr = 1e-3 * (1 - np.arange(made.rows) / end)
     made.lr[end] = -1e-7
     later = (np.arange(made.rows) - end).clip(0)
@@ -72,7 +72,7 @@ def lr_zero_midway(rng: Rng) -> Made:
     """A schedule shorter than the run: the last third is trained at 0."""
     made = pretraining(rng, 9000)
     end = 6000
-    made.warmup = 0
+    made.schedule, made.warmup = "linear", 0
     made.lr = 1e-3 * np.maximum(0, 1 - np.arange(made.rows) / end)
     made.loss[end:] = made.loss[end]
     return run_of(made, Loop("bf16"), form=any_form(made)), fault(

@@ -52,7 +52,7 @@ def adapter(rng: Rng) -> Made:
     made.norm = 0.3 + 0.5 * (1 - np.exp(-np.arange(900) / 30))
     made.norm[:3] = [1e-6, 0.01, 0.1]
     made.lr = 2e-4 * np.minimum(np.arange(900) / 30, 1.0)
-    made.warmup = 30
+    made.schedule, made.warmup = "constant", 30
     return run_of(made, Loop("bf16"), form=any_form(made)), HEALTHY
 
 

@@ -154,7 +154,7 @@ def to_zero(rng: Rng) -> Made:
     """The rate starts at 0 and ends at 0, as trainers do it."""
     made = pretraining(rng, 3000)
     at = np.arange(made.rows)
-    made.warmup = 300
+    made.schedule, made.warmup = "linear", 300
     made.lr = 5e-5 * np.minimum(at / 300, (made.rows - 1 - at) / (made.rows - 301))
     return run_of(made, any_loop(rng), form=any_form(made)), HEALTHY
 
