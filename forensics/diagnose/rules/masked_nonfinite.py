@@ -54,7 +54,8 @@ def masked_nonfinite(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
         yield Finding(
             rule="masked-nonfinite",
             severity=Severity.ERROR,
-            message=f"{how} at {_when(signals, episode)} while the gradient norm is {number(float(signals.norm[first]))}",
+            message=f"{how} at {_when(signals, episode)} while the gradient norm is "
+            f"{number(float(signals.norm[first]))}",
             first_step=signals.step_at(first),
             last_step=signals.step_at(last),
             evidence=(

@@ -13,8 +13,8 @@ Evidence
     The norm, the loss and whether it was skipped, around that step.
 
 Silent when
-    No skips are logged, the loss scale fell in that step (then the scaler did skip it), or only
-    the norm overflowed and the clip made the update 0.
+    No skips are logged, the loss scale fell in that step or the next ones are finite beside a
+    scaler (then it did skip), or only the norm overflowed and the clip made the update 0.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def _taken(signals: Signals) -> BoolArray:
     """Rows with a bad norm that were taken and may have changed a weight, shape (rows,)."""
     taken = applied(signals, slice(None)) & ~signals.norm_overflowed
     taken[signals.scaling.falls.rows] = False
+    taken &= ~signals.scaling.routine  # over soon, so a scaler skipped what the log says was taken
     emptied = np.isposinf(signals.norm) & (signals.post_norm == 0.0)
     return np.asarray(taken & ~emptied, dtype=bool)
 
