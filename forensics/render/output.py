@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +39,8 @@ def look_of(stream: TextIO, environment: Mapping[str, str] | None = None) -> Loo
     terminal = stream.isatty()
     width = PIPE_WIDTH
     if terminal:
+        import shutil
+
         width = min(shutil.get_terminal_size((PIPE_WIDTH, 24)).columns, WIDEST)
     dumb = env.get("TERM", "") == "dumb"
     colour = terminal and not dumb and not env.get("NO_COLOR")
