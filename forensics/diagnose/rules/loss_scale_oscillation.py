@@ -40,6 +40,9 @@ class Thresholds:
 
     octaves: float = threshold(4.0, "20 simulated seeds: 3 such falls at most for I ≥ 1,000")
     within: int = threshold(100, "a healthy swing of 4 octaves takes growth intervals")
+    few_steps: int = threshold(
+        10, "4 halvings in a row, and the steps between them of a hysteresis"
+    )
     swings: int = threshold(4, "the healthy maximum is 3 in 20,000 steps")
     short: float = threshold(200.0, "simulated maxima: 2 at I = 200 and 100, 5 at 50, 10 at 20")
     per_steps: int = threshold(20_000, "length of the simulated runs")
@@ -82,19 +85,25 @@ def deep_falls(scaling: Scaling, octaves: float, within: int) -> tuple[IntArray,
 
 def _swinging(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     """Rows of deep falls where too many of them lie in the last 20,000 steps."""
-    firsts, lasts = deep_falls(scaling, thresholds.octaves, thresholds.within)
+    # Beside a short growth interval, 100 steps hold growth enough to hide a fall.
+    within = thresholds.within
+    if scaling.interval is not None:
+        within = min(within, max(thresholds.few_steps, 2 * scaling.interval))
+    firsts, lasts = deep_falls(scaling, thresholds.octaves, within)
     if len(firsts) < thresholds.swings:
         return firsts[:0]
     at = scaling.step[lasts]
     since = np.searchsorted(at, at - thresholds.per_steps, side="right")
     count = np.arange(1, len(at) + 1) - since
     short = np.maximum(1.0, thresholds.short / _interval_at(scaling, lasts, thresholds))
-    alarms = np.flatnonzero(count >= thresholds.swings * short)
+    # A short interval allows more of them, but in proportion to the steps there have been so far.
+    elapsed = np.minimum((at - scaling.step[0] + 1) / thresholds.per_steps, 1.0)
+    alarms = np.flatnonzero(count >= thresholds.swings * np.maximum(1.0, short * elapsed))
     rows = _reach_back(firsts, lasts, since, alarms)
     if len(rows) == 0:
         return rows
     # Swings that began shallower belong to it, as far back as they come without a long pause.
-    shallow, _ = deep_falls(scaling, thresholds.octaves - 1, thresholds.within)
+    shallow, _ = deep_falls(scaling, thresholds.octaves - 1, within)
     earlier = np.append(shallow[shallow < rows.min()], rows.min())
     pauses = np.flatnonzero(np.diff(scaling.step[earlier]) > thresholds.per_steps // 2)
     return np.concatenate((earlier[pauses[-1] + 1 :] if len(pauses) else earlier, rows))
