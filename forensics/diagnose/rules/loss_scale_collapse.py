@@ -37,7 +37,7 @@ DECLINE = 10
 """Growth intervals in which a scale that declines loses an octave: in health it is back in one."""
 SAWTOOTH = 2.0
 """Octaves that a healthy scale moves up and down; a decline has to have lost more."""
-LARGE_PART = 0.25
+LARGE_PART = 0.33
 """Share of all octaves that a decline lost before its last descent; else that descent is all."""
 USUAL_INTERVAL = 1000
 """Growth interval where neither run.json nor the log shows it."""
