@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.output_options import look, output_options, put
+from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.diagnose.comparison import compare as compare_runs
 from forensics.errors import ExitCode
 from forensics.render.output import choose_format
@@ -39,6 +39,7 @@ def compare(run_a: str, run_b: str, rtol: float, form: str | None, out: Path | N
     Exit code: 0 alike (a run that goes on longer is alike as far as the other goes), 1 different,
     2 a RUN that cannot be read, or no step in common.
     """
+    spare_the_input(out, (run_a, run_b))
     comparison = compare_runs(load_run(run_a), load_run(run_b), rtol=rtol)
     chosen = choose_format(form, out)
     if chosen == "json":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +12,10 @@ from typing import Any, TypeVar
 import click
 
 from forensics.cli.streams import write_stdout
+from forensics.errors import OutputError
 from forensics.render.output import FORMATS, Look, look_of, write_file
+from forensics.runlog.manifest import MANIFEST_NAME
+from forensics.runlog.run import STEP_LOGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +37,21 @@ def output_options(command: F) -> F:
 def put(text: str, out: Path | None) -> None:
     """Write the document to its file, or to standard output."""
     write_file(text, out) if out else write_stdout(text)
+
+
+def spare_the_input(out: Path | None, paths: Iterable[str]) -> None:
+    """Refuse to write over what is read: a log is the only evidence there is.
+
+    Raises:
+        OutputError: ``out`` is one of the paths, or the log or manifest of one of the runs.
+    """
+    if out is None or not os.path.isfile(out):
+        return
+    for path in map(Path, paths):
+        home = path if os.path.isdir(path) else path.parent
+        parts = (home / name for name in (*STEP_LOGS, MANIFEST_NAME))
+        if any(os.path.exists(part) and os.path.samefile(out, part) for part in (path, *parts)):
+            raise OutputError("is what is to be read", where=out, hint="choose another --out")
 
 
 def look(out: Path | None) -> dict[str, Any]:

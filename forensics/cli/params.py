@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.output_options import look, output_options, put
+from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.diagnose.param_story import param_story
 from forensics.errors import ExitCode
 from forensics.render.output import choose_format
@@ -44,6 +44,7 @@ def params(
 
     Exit code: 0 done, 2 a RUN without snapshots, or nothing matches.
     """
+    spare_the_input(out, (run,))
     story = param_story(load_run(run), step=step, pattern=pattern)
     chosen = choose_format(form, out)
     if chosen == "json":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.output_options import output_options, put
+from forensics.cli.output_options import output_options, put, spare_the_input
 from forensics.cli.streams import say
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
@@ -58,6 +58,7 @@ def report(
 
     Exit code: 0 done, 1 findings at or above --fail-on, 2 a PATH that cannot be read.
     """
+    spare_the_input(out, paths)
     settings = load_settings(config)
     check_rules(select, where="--select")
     check_rules(ignore, where="--ignore")

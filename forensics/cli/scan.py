@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.output_options import look, output_options, put
+from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, SurveyRow, find_runs, worst
 from forensics.diagnose.survey_pool import survey
@@ -59,6 +59,7 @@ def scan(
     if not paths:
         where = ", ".join(directories)
         raise InputError("holds no run", where=where, hint="a run has steps.csv or run.json")
+    spare_the_input(out, map(str, paths))
     choice = Choice(
         select=settings.select, ignore=settings.ignore, thresholds=dict(settings.thresholds)
     )

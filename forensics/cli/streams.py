@@ -10,7 +10,10 @@ import click
 
 
 def never_fail_to_print() -> None:
-    """Write out what a stream's encoding lacks, instead of failing on it."""
+    """Write out what a stream's encoding lacks, and into nothing where a stream is closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell's ``>&-``
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

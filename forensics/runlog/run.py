@@ -83,10 +83,14 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             or a newer version of this program has written it.
     """
     source = Path(path)
+    try:
+        source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError("no such file or directory", where=source) from None
+    except (OSError, ValueError) as error:  # a name too long, a loop of links, no permission
+        raise InputError(getattr(error, "strerror", None) or str(error), where=source) from error
     if source.is_dir():
         return _load_directory(source)
-    if not source.exists():
-        raise InputError("no such file or directory", where=source)
     home = source.parent
     whole = source.name in STEP_LOGS and any((home / part).exists() for part in _PARTS)
     if whole or source.name == MANIFEST_NAME:

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -220,3 +222,30 @@ def test_verbose_says_why_rules_were_skipped(well: str, capsys: pytest.CaptureFi
     assert "no per-parameter snapshots" not in capsys.readouterr().out
     assert main(["report", well, "-v"]) == 0
     assert "SKIPPED   no " in capsys.readouterr().out
+
+
+def test_the_log_that_is_read_is_never_written_over(
+    sick: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(sick).read_bytes()
+    Path("run").mkdir()
+    Path("run/steps.csv").write_bytes(before)
+    Path("link.csv").symlink_to(sick)
+    for path, out in ((sick, sick), (sick, "link.csv"), ("run", "run/steps.csv")):
+        assert main(["report", path, "--out", out]) == 2
+        assert "is what is to be read" in capsys.readouterr().err
+    assert Path(sick).read_bytes() == Path("run/steps.csv").read_bytes() == before
+    assert main(["report", "run", "--out", "run/report.txt"]) == 0
+
+
+def test_a_path_too_long_for_the_system_is_one_clear_line_and_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["report", "x" * 300]) == 2
+    assert "too long" in capsys.readouterr().err
+
+
+def test_a_closed_standard_output_is_no_bug(sick: str) -> None:
+    command = f"exec '{sys.executable}' -m forensics report {sick} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
