@@ -16,7 +16,7 @@ from forensics.diagnose.series import (
     sigma,
 )
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.spike_groups import loss_level
+from forensics.diagnose.spike_groups import loss_level, spike_near
 from forensics.runlog.steps import FloatArray, IntArray
 
 BLOCKS = 40
@@ -80,8 +80,13 @@ class Course:
         return max(abs(level), DROP * fall, blurred, 1e-300)
 
     def drowned(self, level: float) -> bool:
-        """Is a level lost in the noise of single losses, as those about 0 are?"""
-        return abs(level) < 2 * self.row_noise and bool(self.medians.min() < 0)
+        """Is this level, or that of the start, lost in the noise of single losses about 0?
+
+        So are the surrogate losses of policy gradients: they measure no error, and one that comes
+        back to 0 from below is no worse than before.
+        """
+        lowest = min(abs(level), abs(median(self.loss[:8])))
+        return lowest < 2 * self.row_noise and bool(self.medians.min() < 0)
 
 
 def course(signals: Signals) -> Course:
@@ -211,7 +216,8 @@ def _onset(signals: Signals, path: Course, level: float, end: float) -> int:
     sure = reached > max(0.25 * (top - base), 4 * noise / np.sqrt(size))
     gradual = sure and len(blocks) - place > 2
     at = split % size + place * size if gradual else split
-    return dated(signals, int(path.rows[min(start + at, len(path.rows) - 1)]))
+    row = int(path.rows[min(start + at, len(path.rows) - 1)])
+    return dated(signals, row, spike_near(signals, row))
 
 
 def _hinge(values: FloatArray, level: float) -> tuple[int, float]:

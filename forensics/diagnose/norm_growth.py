@@ -15,6 +15,7 @@ import numpy as np
 from forensics.diagnose.schedule import dated
 from forensics.diagnose.series import episodes, median, medians_of_five, row_medians, sigma
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.spike_groups import spike_near
 from forensics.runlog.steps import FloatArray, IntArray
 
 GRAIN = 5
@@ -76,7 +77,8 @@ def find_growth(signals: Signals, factor: float, short: float, t: float) -> tupl
                 continue
             growth, end = _episode(rows, values, grains, _foot(blocks, a, size), b - 1)
             taken[a:end] = True
-            first = min(dated(signals, growth.first), growth.top)
+            first = dated(signals, growth.first, spike_near(signals, growth.first))
+            first = min(first, growth.top)
             found.append(replace(growth, first=first))
     return tuple(sorted(found, key=lambda growth: growth.first))
 

@@ -19,6 +19,8 @@ REST = 50
 """Rows without a further rise that end a warm-up: longer than any pause that skipped steps make."""
 JUMP = 3.0
 """Factor between neighbouring rows that no smooth schedule makes after its warm-up."""
+REACH = 8
+"""Rows by which an estimated onset may be early."""
 RECENT = 20
 """Rows before trouble in which a jump of the rate is looked for."""
 
@@ -113,14 +115,16 @@ def _jumps(signals: Signals) -> IntArray:
     return np.asarray(rows[1:][rate[1:] >= JUMP * rate[:-1]], dtype=np.int64)
 
 
-def dated(signals: Signals, row: int, reach: int = 8) -> int:
-    """The row of a jump of the rate in the next few rows, else the row itself.
+def dated(signals: Signals, row: int, otherwise: int | None = None) -> int:
+    """The row of a jump of the rate in the next few rows, else the row that is given, else itself.
 
     Where growth sets in is known to a few rows only; a jump right after it dates it.
     """
     near = jumps(signals)
-    near = near[(near >= row) & (near <= row + reach)]
-    return int(near[0]) if len(near) else row
+    near = near[(near >= row) & (near <= row + REACH)]
+    if len(near):
+        return int(near[0])
+    return row if otherwise is None else otherwise
 
 
 def rate_state(signals: Signals, row: int) -> RateState:

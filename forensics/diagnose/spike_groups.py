@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
+from forensics.diagnose.baseline import WINDOW
+from forensics.diagnose.schedule import REACH
+from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spikes import Spikes, find_spikes
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
@@ -150,7 +153,32 @@ def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes
         least = np.maximum(share * np.abs(low), rise * level.unit / _UNIT)
         return np.asarray(high - low > least, dtype=bool)
 
-    return find_spikes(level.values, signals.loss_bad | signals.norm_bad, large, z)
+    spikes = find_spikes(level.values, signals.loss_bad | signals.norm_bad, large, z)
+    return _kept(spikes, _above_signed(level, spikes, z))
+
+
+def _above_signed(level: LossLevel, spikes: Spikes, z: float) -> BoolArray:
+    """Which spikes from below zero stand out in the loss itself too, above the 128 before?
+
+    About zero the logarithmic space stretches the noise many times: a loss of either sign (a
+    GAN's, an advantage) that drifts across it would spike at each crossing.
+    """
+    kept = np.ones(len(spikes), dtype=bool)
+    below = np.flatnonzero(spikes.before < 0)
+    index = spikes.first[below][:, None] - np.arange(WINDOW, 0, -1)
+    past = np.where(index >= 0, level.back(spikes.values[np.maximum(index, 0)]), np.nan)
+    usual = row_medians(past)
+    noise = MAD_TO_SIGMA * row_medians(np.abs(past - usual[:, None]))
+    kept[below] = level.back(spikes.values[spikes.peak[below]]) - usual > z * noise
+    return kept
+
+
+def _kept(spikes: Spikes, kept: BoolArray) -> Spikes:
+    if kept.all():
+        return spikes
+    names = ("first", "last", "peak", "before", "height", "after", "flat", "lost")
+    chosen: dict[str, Any] = {name: getattr(spikes, name)[kept] for name in names}
+    return replace(spikes, **chosen)
 
 
 def level_shifts(signals: Signals, spikes: Spikes, lasting: float, most: float) -> BoolArray:
@@ -166,6 +194,18 @@ def level_shifts(signals: Signals, spikes: Spikes, lasting: float, most: float) 
     flat = spikes.is_shift & (rise < most * np.maximum(np.abs(before), MEMORISED * level.start))
     flat &= ~norm_spiked(signals, spikes.rows[spikes.first])
     return np.asarray(spikes.stays & ~spikes.lost & (flat | little), dtype=bool)
+
+
+def spike_near(signals: Signals, row: int) -> int | None:
+    """The row of the first spike of loss or norm that begins in the next few rows, or None."""
+    found = []
+    for spikes in (
+        signals.derived(loss_spikes, *LOSS_SPIKE),
+        signals.derived(norm_spikes, *NORM_SPIKE),
+    ):
+        starts = spikes.rows[spikes.first]
+        found += starts[(starts >= row) & (starts <= row + REACH)][:1].tolist()
+    return min(found, default=None)
 
 
 def norm_spiked(signals: Signals, rows: IntArray, reach: int = 8) -> BoolArray:

@@ -22,7 +22,7 @@ from forensics.diagnose.baseline import (
     baseline,
     levels,
 )
-from forensics.diagnose.series import row_medians
+from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 APART = 8
@@ -31,6 +31,8 @@ AFTERMATH = 200
 """Values after a spike that tell whether it recovered: the second half of them is compared."""
 NEAR = 8
 """Values that make the level just before a spike."""
+LOCAL = 33
+"""Values before and after a spike whose differences tell the noise there."""
 SETTLED = 0.5
 """Share of a spike's height (in log space) at which the run counts as back, or not."""
 FLAT_TOP = 0.65
@@ -163,23 +165,43 @@ def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> S
     line = baseline(series, FLOOR)
     first, last = _groups(_candidates(line, large, z))
     peak = _peaks(line.values, first, last)
-    near = row_medians(_before(line.values, first, NEAR))
+    near = row_medians(_around(line.values, first - NEAR, NEAR))
     level = np.fmin(line.center(first), near)
-    rising = _abrupt(line.values, first, level, near) & large(line.values[peak], level)
-    first, last, peak, level = first[rising], last[rising], peak[rising], level[rising]
+    kept = _abrupt(line.values, first, level, near) & large(line.values[peak], level)
+    first, last, peak, level = first[kept], last[kept], peak[kept], level[kept]
     height = line.values[peak] - level
     after, flat = _aftermath(line, first, peak, level, height)
+    recovered = ~(after - level > SETTLED * height)
+    kept = height > z * _noise(line.values, first, last, recovered)
     return Spikes(
         line=line,
-        first=first,
-        last=last,
-        peak=peak,
-        before=level,
-        height=height,
-        after=after,
-        flat=flat,
-        lost=_lost(bad, line.rows[peak]),
+        first=first[kept],
+        last=last[kept],
+        peak=peak[kept],
+        before=level[kept],
+        height=height[kept],
+        after=after[kept],
+        flat=flat[kept],
+        lost=_lost(bad, line.rows[peak[kept]]),
     )
+
+
+def _noise(values: FloatArray, first: IntArray, last: IntArray, recovered: BoolArray) -> FloatArray:
+    """Standard deviation from value to value just before each spike, and after one that recovered.
+
+    Noise grows as a loss falls from its start, and the baseline is up to 190 values old: what goes
+    on as before after a spike was none. Where the level stays up, what follows is no yardstick.
+    """
+    before = _steps(_around(values, first - LOCAL, LOCAL))
+    after = _steps(_around(values, last + 1, LOCAL))
+    return np.fmax(np.fmax(before, np.where(recovered, after, 0.0)), 0.0)
+
+
+def _steps(windows: FloatArray) -> FloatArray:
+    """Robust standard deviation of each window's values, from their differences; 0 for under 8."""
+    steps = np.abs(np.diff(windows, axis=1))
+    enough = np.isfinite(steps).sum(axis=1) >= MIN_PAST
+    return np.where(enough, MAD_TO_SIGMA * row_medians(steps) / np.sqrt(2), 0.0)
 
 
 def _candidates(line: Baseline, large: Large, z: float) -> IntArray:
@@ -262,15 +284,18 @@ def _peaks(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:
     return peaks
 
 
-def _before(values: FloatArray, first: IntArray, count: int, skip: int = 0) -> FloatArray:
-    """The ``count`` values that end ``skip`` before each index; NaN before the start."""
-    index = first[:, None] - skip - np.arange(count, 0, -1)
-    return np.where(index >= 0, values[np.maximum(index, 0)], np.nan)
+def _around(values: FloatArray, start: IntArray, count: int) -> FloatArray:
+    """The ``count`` values from each start on; NaN outside the series."""
+    index = start[:, None] + np.arange(count)
+    inside = (index >= 0) & (index < len(values))
+    if len(values) == 0:
+        return np.full(index.shape, np.nan)
+    return np.where(inside, values[np.clip(index, 0, len(values) - 1)], np.nan)
 
 
 def _abrupt(values: FloatArray, first: IntArray, level: FloatArray, near: FloatArray) -> BoolArray:
     """Did it rise within about 16 values? Slower growth is an explosion or a divergence."""
-    earlier = row_medians(_before(values, first, 2 * NEAR, NEAR))
+    earlier = row_medians(_around(values, first - 3 * NEAR, 2 * NEAR))
     earlier = np.minimum(earlier, near)  # in a decay the values before are the lower ones
     index = np.minimum(first[:, None] + np.arange(NEAR), len(values) - 1)
     top = values[index].max(axis=1, initial=-np.inf) if len(first) else level

@@ -31,7 +31,9 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.norm_growth import GROWTH, Growth, find_growth, is_harmful
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state, still_warming
+from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.spike_groups import MEMORISED, loss_level
 from forensics.diagnose.wording import factor, number, steps
 
 
@@ -62,8 +64,16 @@ def _severity(signals: Signals, growth: Growth, limits: Thresholds) -> Severity 
         return Severity.WARNING if damage else Severity.INFO
     if damage:
         return Severity.ERROR
+    if _is_fitted(signals, growth):
+        return Severity.INFO
     early = growth.first < limits.early or still_warming(signals, growth.first)
     return None if early else Severity.WARNING
+
+
+def _is_fitted(signals: Signals, growth: Growth) -> bool:
+    """Is the loss below a twentieth of its start at the top? There norms differ by decades."""
+    at_top = median(signals.loss[max(growth.first, growth.top - 9) : growth.top + 10])
+    return bool(abs(at_top) < MEMORISED * loss_level(signals).start)
 
 
 def _finding(signals: Signals, growth: Growth, severity: Severity) -> Finding:

@@ -17,8 +17,9 @@ Evidence
 Silent when
     Fewer than 8 losses came before, or the rise takes more than about 16 steps (that is a
     divergence). An info when the loss recovers, when the log ends before it could, when its level
-    shifts (a curriculum, other data), when a crowd of spikes is the heavy tail of the noise, or
-    when the loss is below a twentieth of its start: there single samples tower over the rest.
+    shifts (a curriculum, other data), when a crowd of spikes is the heavy tail of the noise or
+    lasts from start to end of a run that learns (a mixture of easy and hard data), or when the
+    loss is below a twentieth of its start: there single samples tower over the rest.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ class Thresholds:
     )
     many: int = threshold(5, "healthy runs with Gaussian or bursty noise have fewer in 1,000 steps")
     window: int = threshold(1000, "the window of the skip rate, so that episodes agree")
+    known: int = threshold(16, "fewer losses before it do not tell the level it might return to")
+    mixture: float = threshold(0.02, "share of all steps; instability comes in bursts, data do not")
+    edge: float = threshold(
+        0.05, "share of the run in which a mixture must have begun and not ended"
+    )
     absurd: float = threshold(1000.0, "times the loss at the start: no sound sample reaches it")
     told: int = threshold(12, "a reader at night reads no more")
 
@@ -94,14 +100,30 @@ def _is_serious(
     spikes: Spikes, level: LossLevel, shifts: BoolArray, group: SpikeGroup, limits: Thresholds
 ) -> bool:
     inside = slice(group.start, group.end + 1)
-    if (spikes.stays & ~shifts)[inside].any():
+    known = spikes.lost | (spikes.first >= limits.known)
+    if (spikes.stays & ~shifts & known)[inside].any():
         return True
     before = level.back(spikes.before[inside])
     peaks = level.back(spikes.values[spikes.peak[inside]])
     if (peaks > limits.absurd * np.maximum(level.start, np.abs(before))).any():
         return True
     memorised = float(np.median(before)) < MEMORISED * level.start
-    return group.crowd and not memorised and spikes.stand_apart(group.start, group.end)
+    if not group.crowd or memorised or _is_mixture(spikes, level, group, limits):
+        return False
+    return spikes.stand_apart(group.start, group.end)
+
+
+def _is_mixture(spikes: Spikes, level: LossLevel, group: SpikeGroup, limits: Thresholds) -> bool:
+    """Are some of the data harder than the rest: so from start to end, while the loss falls?"""
+    inside = slice(group.start, group.end + 1)
+    first, last = int(spikes.first[group.start]), int(spikes.last[group.end])
+    count = len(spikes.values)
+    edge = limits.edge * count
+    often = group.end - group.start + 1 > limits.mixture * count
+    before = level.back(spikes.before[inside])
+    tenth = max(len(before) // 10, 1)
+    falls = float(np.median(before[-tenth:])) < 0.9 * float(np.median(before[:tenth]))
+    return often and first < edge and last >= count - edge and falls
 
 
 @dataclass(frozen=True)
