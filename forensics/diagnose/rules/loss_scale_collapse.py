@@ -33,7 +33,7 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, steps, times
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
-DECLINE = 10
+DECLINE = 20
 """Growth intervals in which a scale that declines loses an octave: in health it is back in one."""
 SAWTOOTH = 2.0
 """Octaves that a healthy scale moves up and down; a decline has to have lost more."""
@@ -132,7 +132,7 @@ def _start(scaling: Scaling, step: IntArray, row: int, last: int, quiet: float) 
 def _slow_start(scaling: Scaling, step: IntArray, row: int, last: int) -> int:
     """Where a decline that growths interrupt began, which leads to the descent at a row.
 
-    Back over stretches of ten growth intervals, while the highest scale of each lies an octave
+    Back over stretches of twenty growth intervals, while the highest scale of each lies an octave
     above that of the stretch after it; then to the last row near the top.
     """
     known = scaling.interval is not None and row >= scaling.interval_row
@@ -146,7 +146,8 @@ def _slow_start(scaling: Scaling, step: IntArray, row: int, last: int) -> int:
         if not higher >= top + 1.0:
             break
         at, top = before, higher
-    lost = top - _highest(scaling, row, row)
+    grown = scaling.growths.rows[scaling.growths.rows < row]
+    lost = top - _highest(scaling, int(grown[-1]) + 1 if len(grown) else begin, row)
     ahead = (scaling.rows >= row) & (scaling.rows <= last + 1)
     lowest = float(scaling.log2[ahead].min(initial=np.inf))
     if lost < SAWTOOTH or lost < LARGE_PART * (top - lowest):
