@@ -168,8 +168,11 @@ def _summary(signals: Signals, root: Finding, chain: tuple[Finding, ...]) -> str
 
 
 def _sentence(text: str) -> str:
+    """A message as a sentence; the name of a column or parameter keeps its own spelling."""
     text = text.strip()
-    text = text[:1].upper() + text[1:] if not text.startswith(("grad_l2", "lr")) else text
+    first = text.split(" ", 1)[0]
+    if not any(mark in first for mark in "._0123456789"):
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

@@ -195,7 +195,7 @@ def tracing(trace: OpTrace) -> Iterator[OpTrace]:
         yield trace
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operators(TorchDispatchMode):
     """Below autograd: sees every operator as it is executed, backward and optimizer included."""
 
     def __init__(self, trace: OpTrace) -> None:

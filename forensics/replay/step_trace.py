@@ -156,7 +156,7 @@ def _gradient_hooks(
         return look
 
     hooks = [
-        parameter.register_post_accumulate_grad_hook(hook(name))  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(hook(name))
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     ]

@@ -33,7 +33,6 @@ from forensics.diagnose.wording import power_of_two, steps, times
 from forensics.runlog.schema import SKIP_OTHER
 from forensics.runlog.steps import BoolArray, IntArray
 
-
 _COMPLAINT = "since the last update()"
 """In what GradScaler raises when ``unscale_()`` or ``step()`` comes twice without ``update()``."""
 

@@ -71,7 +71,7 @@ def _repeats(signals: Signals) -> BoolArray:
     same = np.zeros(len(loss), dtype=bool)
     same[1:] = (loss[1:] == loss[:-1]) & (norm[1:] == norm[:-1])
     same &= np.isfinite(loss) & np.isfinite(norm) & (norm != 0) & (loss != 0)
-    return same & ~signals.skipped & ~(signals.lr == 0)
+    return np.asarray(same & ~signals.skipped & ~(signals.lr == 0), dtype=bool)
 
 
 def _crept(loss: FloatArray, first: IntArray, creep: float) -> BoolArray:
