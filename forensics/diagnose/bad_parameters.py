@@ -48,6 +48,11 @@ class Culprit:
         return self.total > 1 and len(self.bad) == self.total
 
 
+def elements(count: int) -> str:
+    """A count of elements for a message: ``1 element``, ``4,096 elements``."""
+    return f"{count:,} element" if count == 1 else f"{count:,} elements"
+
+
 def gradient_order(signals: Signals, names: Sequence[str]) -> IntArray:
     """Columns in the order in which gradients arrive; shape (P,).
 
@@ -103,7 +108,7 @@ def bad_in_checkpoint(checkpoint: CheckpointInfo, kinds: Sequence[str]) -> tuple
     if not isinstance(listed, list):
         return ()
     return tuple(
-        str(entry.get("name", ""))
+        str(entry.get("name", "")).removeprefix("model.")
         for entry in listed
         if isinstance(entry, dict) and entry.get("kind") in kinds
     )

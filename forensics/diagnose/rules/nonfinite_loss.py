@@ -96,12 +96,12 @@ def _cause(signals: Signals, before: Onset) -> str:
             f"The run was diverging: the gradient norm had grown to "
             f"{factor(before.norm_growth)} its median, {end}."
         )
-    known = "The gradient norms were calm before it, so one" if before.calm else "One"
-    overflow = ", or a forward value passed 65,504, the end of fp16" if fp16 else ""
+    calm = "The gradient norms were calm before it, so this" if before.calm else "This"
+    overflow = "a forward value passed 65,504, the end of fp16, or " if fp16 else ""
     return (
-        f"{known} operation of the forward pass or the loss is to blame: log, sqrt or division at "
-        f"0, a probability of exactly 0 or 1 fed to log, a batch whose labels are all ignored, a "
-        f"fully masked softmax row, or a NaN in the batch itself{overflow}."
+        f"{calm} comes from the forward pass, the loss or the batch: {overflow}log, sqrt or "
+        f"division at 0, a probability of exactly 0 or 1 fed to log, a batch whose labels are all "
+        f"ignored, a fully masked softmax row, or a NaN in the batch itself."
     )
 
 

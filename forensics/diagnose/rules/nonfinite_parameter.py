@@ -26,6 +26,7 @@ from forensics.diagnose.bad_parameters import (
     Culprit,
     bad_in_checkpoint,
     culprit_of,
+    elements,
     nonfinite_evidence,
     steps_named_in_log,
     steps_with_bad,
@@ -86,7 +87,7 @@ def _severity(episode: Episode, poisoned: bool, over: bool) -> Severity:
 
 def _message(episode: Episode, culprit: Culprit) -> str:
     what = f"{culprit.what} of {culprit.name}" if culprit.what == "gradient" else culprit.name
-    count = f" ({culprit.elements:,} elements)" if culprit.elements else ""
+    count = f" ({elements(culprit.elements)})" if culprit.elements else ""
     text = f"{what} is the first non-finite one at step {episode.first:,}{count}"
     if culprit.everywhere:
         return f"{text}; all {culprit.total:,} parameters are bad in that step"

@@ -49,7 +49,7 @@ def nonfinite_step_applied(signals: Signals, thresholds: Thresholds) -> Iterator
     rows = np.flatnonzero(_taken(signals))
     for episode in told_episodes(rows, thresholds.gap):
         inside = rows[(rows >= episode.first) & (rows <= episode.last)]
-        yield _finding(signals, episode, _poisoned(signals, inside, thresholds))
+        yield _finding(signals, episode, inside, _poisoned(signals, inside, thresholds))
 
 
 def _taken(signals: Signals) -> BoolArray:
@@ -76,13 +76,13 @@ def _poisoned(signals: Signals, rows: IntArray, thresholds: Thresholds) -> int |
     return int(hit[0]) if len(hit) else None
 
 
-def _finding(signals: Signals, episode: Episode, poisoned: int | None) -> Finding:
+def _finding(signals: Signals, episode: Episode, rows: IntArray, poisoned: int | None) -> Finding:
     row = episode.first if poisoned is None else poisoned
     first = signals.step_at(row)
     culprit = culprit_of(signals, first)
     kind = number(float(signals.norm[row]))
-    count = "" if episode.rows == 1 else f"; {steps(episode.rows)} like it until {{}}"
-    more = count.format(f"{signals.step_at(episode.last):,}")
+    later = int((rows > row).sum())
+    more = f"; {steps(later)} more until {signals.step_at(episode.last):,}" if later else ""
     near = [row - 1, row, row + 1, row + 2]
     return Finding(
         rule="nonfinite-step-applied",

@@ -28,6 +28,7 @@ from forensics.diagnose.bad_parameters import (
     Culprit,
     bad_cells,
     bad_in_checkpoint,
+    elements,
     nonfinite_evidence,
     steps_with_bad,
 )
@@ -80,7 +81,7 @@ def _in_snapshot(
         rule="poisoned-state",
         severity=Severity.CRITICAL if kind == "optimizer" else Severity.ERROR,
         message=f"{_subject(kind, names[0])}{_more(names)} is non-finite at step {step:,} "
-        f"({culprit.elements:,} elements) while all weights are finite; {_EFFECTS[kind]}",
+        f"({elements(culprit.elements)}) while all weights are finite; {_EFFECTS[kind]}",
         first_step=step,
         last_step=max(last, signals.last_step) if still else last,
         subject=_subject(kind, names[0]),

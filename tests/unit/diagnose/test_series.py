@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -9,11 +9,13 @@ from forensics.diagnose.series import (
     block_medians,
     episodes,
     medians_of_five,
+    merged,
     row_medians,
     runs_of,
     significant_digits,
     spread_out,
     theil_sen,
+    told_episodes,
 )
 
 
@@ -83,3 +85,32 @@ def test_blocks_cover_everything_evenly(count: int, blocks: int) -> None:
     sizes = np.diff(block_bounds(count, blocks))
     assert sizes.sum() == count
     assert len(sizes) == 0 or sizes.max() - sizes.min() <= 1
+
+
+def test_merged_rows_are_ascending_and_each_comes_once() -> None:
+    parts = (np.array([5, 9]), np.array([1, 5, 7]), np.empty(0, dtype=np.int64))
+    assert merged(*parts).tolist() == [1, 5, 7, 9]
+    assert merged(parts[2], parts[2]).tolist() == []
+
+
+def test_told_episodes_count_their_rows_and_fold_what_comes_after_the_most() -> None:
+    rows = np.array([3, 5, 40, 80, 81, 120])
+    told = told_episodes(rows, gap=10, most=3)
+    assert [(e.first, e.last, e.rows, e.folded) for e in told] == [
+        (3, 5, 2, 1),
+        (40, 40, 1, 1),
+        (80, 120, 3, 2),
+    ]
+    assert told_episodes(rows[:0], gap=10) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.integers(0, 400), max_size=60), st.integers(1, 30), st.integers(1, 6))
+def test_appended_rows_move_no_told_episode(rows: set[int], gap: int, most: int) -> None:
+    ordered = np.array(sorted(rows), dtype=np.int64)
+    cut = len(ordered) // 2
+    before = told_episodes(ordered[:cut], gap, most)
+    after = told_episodes(ordered, gap, most)
+    assert [e.first for e in before] == [e.first for e in after[: len(before)]]
+    assert len(after) <= most
+    assert sum(e.rows for e in after) == len(ordered)
