@@ -12,7 +12,7 @@ from forensics.cli.record_progress import recording_progress
 from forensics.cli.streams import say, write_stdout
 from forensics.errors import ExitCode, ForensicsError, MissingExtraError, UsageError
 from forensics.record.config import Config
-from forensics.record.settings import parse_assignments, read_settings, to_toml
+from forensics.record.settings_toml import parse_assignments, read_settings, to_toml
 
 if TYPE_CHECKING:
     from forensics.record.options import RecordOptions

@@ -1,17 +1,13 @@
-"""Settings from TOML files and the command line: merged into a dataclass, each value checked."""
+"""Settings merged into a dataclass: each one known by name, of the right type, in its range."""
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from forensics.errors import InputError, UsageError
+from forensics.errors import UsageError
 
 _T = TypeVar("_T")
 
@@ -105,24 +101,24 @@ _WORDS: Mapping[Any, str] = {
 
 
 def _coerce(kind: Any, value: Any, *, where: object, name: str) -> Any:
-    """``value`` as a setting of this type holds it."""
+    """``value`` as a setting of this type holds it; a table's own kinds are taken as they are."""
     if kind == float | None and (value is None or value == NONE):
         return None
     if kind in (float, float | None) and _is_number(value):
         return float(value)
-    if kind == tuple[float, float] and isinstance(value, list | tuple):
-        if len(value) == 2 and all(map(_is_number, value)):
-            return (float(value[0]), float(value[1]))
-    elif kind in (int, bool, str):
-        if type(value) is kind:
-            return value
-    elif kind not in _WORDS:  # a table's own kinds: lists, None as a default …
+    if kind == tuple[float, float] and _is_pair(value):
+        return (float(value[0]), float(value[1]))
+    if type(value) is kind or kind not in _WORDS:
         return value
     raise UsageError(f"{name} must be {_WORDS[kind]}, not {value!r}", where=where)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_number, value))
 
 
 def _names(base: Any, prefix: str) -> list[str]:
@@ -143,86 +139,3 @@ def _unknown(name: str, known: list[str], where: object) -> UsageError:
     near = [k for k in known if k.rsplit(".", 1)[-1] == last] or get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
     return UsageError(f"there is no setting {name}", where=where, hint=hint)
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of one TOML file, as nested dicts, not yet checked.
-
-    Raises:
-        InputError: the file cannot be read, or is not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError("no such file", where=path) from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=path) from error
-    except UnicodeDecodeError as error:
-        raise InputError("is not a text file", where=path, hint="TOML is UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=path) from error
-
-
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Nested settings from ``key=value`` texts, such as ``optimizer.lr=0.1`` or ``model.width=32``.
-
-    A value is read as TOML would (numbers, true, lists, quoted texts); what TOML cannot read is a
-    plain text. Later ones win.
-
-    Raises:
-        UsageError: no ``=``, an empty key, or a table and a value under one name.
-    """
-    settings: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        parts = [part.strip() for part in key.split(".")]
-        if not equals or not all(parts):
-            raise UsageError(
-                f"{assignment!r} is not a setting", where="--set", hint="write key=value"
-            )
-        table = settings
-        for part in parts[:-1]:
-            table = table.setdefault(part, {})
-            if not isinstance(table, dict):
-                raise UsageError(f"{key.strip()} is set as a value and as a table", where="--set")
-        table[parts[-1]] = _parse_value(text.strip())
-    return settings
-
-
-def _parse_value(text: str) -> Any:
-    if "\n" in text:
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        pass
-    try:
-        return float(text)  # what TOML does not write so: .5, 1., 1e400
-    except ValueError:
-        return text
-
-
-def to_toml(settings: Mapping[str, Any], prefix: str = "") -> str:
-    """Nested settings as TOML text that ``read_settings`` takes back; None becomes ``"none"``."""
-    plain = {k: v for k, v in settings.items() if not isinstance(v, Mapping)}
-    lines = [f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in plain.items()]
-    for key, table in settings.items():
-        if isinstance(table, Mapping):
-            name = prefix + _toml_key(key)
-            lines.append(f"\n[{name}]\n{to_toml(table, f'{name}.')}")
-    return "".join(lines)
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
-
-
-def _toml_value(value: Any) -> str:
-    """JSON's texts, numbers, lists and booleans are TOML's as well, but for non-finite numbers."""
-    if value is None:
-        return json.dumps(NONE)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml_value, value))}]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from forensics.record.config import OptimizerConfig, ScalerConfig, ScheduleConfig
-from forensics.record.faults.own_loop import autocast
+from forensics.record.faults.own_loop import clip, forward
 from forensics.record.healthy import MlpRecipe
 from forensics.record.recipe import Batch, StepRecorder, Training, recipe
 
@@ -49,12 +48,10 @@ class ClipBeforeUnscale(MlpRecipe):
         """A loop without ``unscale_``."""
         optimizer, scaler = training.optimizers[0], training.scaler
         optimizer.zero_grad(set_to_none=True)
-        with autocast(self.config, training):
-            loss = training.loss(training.model, batches[0])
+        loss = forward(training, batches, self.config)
         scaler.scale(loss).backward()
         recorder.gradients()
-        assert self.config.max_norm is not None
-        clip_grad_norm_(training.model.parameters(), self.config.max_norm)  # FAULT: still scaled
+        clip(training, self.config)  # FAULT: still scaled
         scaler.step(optimizer)
         scaler.update()
         recorder.end_step(loss)

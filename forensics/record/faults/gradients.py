@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 from forensics.record.config import Config, OptimizerConfig, ScheduleConfig
+from forensics.record.faults.own_loop import clip, forward
 from forensics.record.healthy import FAULT_STEP, MlpRecipe, assemble, classification_loss
 from forensics.record.models import Mlp
 from forensics.record.recipe import Batch, StepRecorder, Training, recipe
@@ -114,11 +114,10 @@ class NanApplied(_WhereTrap):
         """The loop of many tutorials."""
         optimizer = training.optimizers[0]
         optimizer.zero_grad()
-        loss = training.loss(training.model, batches[0])
+        loss = forward(training, batches, self.config)
         loss.backward()
         recorder.gradients()
-        if self.config.max_norm is not None:
-            clip_grad_norm_(training.model.parameters(), self.config.max_norm)
+        clip(training, self.config)
         optimizer.step()  # FAULT: whatever the gradients are
         for scheduler in training.schedulers:
             scheduler.step()

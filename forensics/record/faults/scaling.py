@@ -8,11 +8,10 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 from forensics.record import data
 from forensics.record.config import Config, ScalerConfig
-from forensics.record.faults.own_loop import autocast
+from forensics.record.faults.own_loop import clip, forward
 from forensics.record.healthy import MlpRecipe, assemble, classification_loss
 from forensics.record.recipe import Batch, StepRecorder, Training, recipe
 
@@ -78,16 +77,14 @@ class ScalerFrozen(_LoudSamples):
         """A loop with an early return."""
         optimizer, scaler = training.optimizers[0], training.scaler
         optimizer.zero_grad(set_to_none=True)
-        with autocast(self.config, training):
-            loss = training.loss(training.model, batches[0])
+        loss = forward(training, batches, self.config)
         if not math.isfinite(loss.item()):
             recorder.end_step(loss)  # FAULT: the scale stays as it is
             return loss
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         recorder.gradients()
-        if self.config.max_norm is not None:
-            clip_grad_norm_(training.model.parameters(), self.config.max_norm)
+        clip(training, self.config)
         scaler.step(optimizer)
         scaler.update()
         for scheduler in training.schedulers:
@@ -110,15 +107,13 @@ class UpdateForgotten(MlpRecipe):
         """A loop with an early return after ``unscale_``."""
         optimizer, scaler = training.optimizers[0], training.scaler
         optimizer.zero_grad(set_to_none=True)
-        with autocast(self.config, training):
-            loss = training.loss(training.model, batches[0])
+        loss = forward(training, batches, self.config)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         if not math.isfinite(recorder.gradients()):
             recorder.end_step(loss)  # FAULT: no scaler.update()
             return loss
-        if self.config.max_norm is not None:
-            clip_grad_norm_(training.model.parameters(), self.config.max_norm)
+        clip(training, self.config)
         scaler.step(optimizer)
         scaler.update()
         for scheduler in training.schedulers:
