@@ -12,7 +12,7 @@ from forensics.diagnose.baseline import WINDOW
 from forensics.diagnose.schedule import REACH
 from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.spikes import Spikes, find_spikes
+from forensics.diagnose.spikes import NEAR, Spikes, find_spikes
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 
@@ -169,7 +169,9 @@ def _above_signed(level: LossLevel, spikes: Spikes, z: float) -> BoolArray:
     past = np.where(index >= 0, level.back(spikes.values[np.maximum(index, 0)]), np.nan)
     usual = row_medians(past)
     noise = MAD_TO_SIGMA * row_medians(np.abs(past - usual[:, None]))
-    kept[below] = level.back(spikes.values[spikes.peak[below]]) - usual > z * noise
+    start = spikes.first[below][:, None] + np.arange(NEAR)  # a drift takes longer than these
+    top = spikes.values[np.minimum(start, len(spikes.values) - 1)].max(axis=1, initial=-np.inf)
+    kept[below] = level.back(top) - usual > z * noise
     return kept
 
 

@@ -119,3 +119,25 @@ def test_negative_losses_are_judged_too() -> None:
     columns = healthy_columns("negative", 0, 3000)
     columns["loss"][2000] = 40.0
     assert 2000 in [f.first_step for f in found(loss_spike, columns)]
+
+
+def test_a_loss_that_drifts_across_zero_is_no_spike() -> None:
+    columns = healthy_columns("pretraining", 0, 6000)
+    rng = np.random.default_rng(0)
+    drift = np.sin(np.arange(6000) / 400) + np.cumsum(rng.normal(0, 0.01, 6000))
+    columns["loss"] = drift + rng.normal(0, 0.2, 6000)
+    assert serious(found(loss_spike, columns)) == []
+    columns["loss"][4000:] += 9
+    assert [f.first_step for f in serious(found(loss_spike, columns))] == [4000]
+
+
+@pytest.mark.parametrize(("learns", "expected"), [(True, 0), (False, 1)])
+def test_hard_data_all_along_are_a_mixture_only_where_the_run_learns(
+    learns: bool, expected: int
+) -> None:
+    rng = np.random.default_rng(1)
+    columns = healthy_columns("pretraining", 1, 6000)
+    fall = 3 * np.exp(-np.arange(6000) / 1500) if learns else 0.0
+    columns["loss"] = (2 + fall) * np.exp(rng.normal(0, 0.03, 6000))
+    columns["loss"][rng.random(6000) < 0.06] *= 2.2
+    assert len(serious(found(loss_spike, columns))) == expected
