@@ -2,13 +2,16 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from forensics.cli import main
+from forensics.record.config import Config
 from forensics.runlog.manifest import read_manifest
 from forensics.runlog.run import load_run
 
@@ -49,6 +52,9 @@ class OwnLoop(my_recipe):
             raise ValueError("enough")
         return loss
 """
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "recording.md"
 
 
 @pytest.fixture
@@ -279,3 +285,32 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_go_on(home, capsys, monkeypatch):
     monkeypatch.setattr(HealthyMlp, "batch", real)
     assert main(err[0].split("`")[1].split()[1:]) == 0
     assert len(load_run(home / "runs" / "healthy-mlp").steps) == 9
+
+
+def documented(language):
+    """The code blocks of the page on recording."""
+    return re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_code_in_the_documentation_runs(home, monkeypatch):
+    monkeypatch.syspath_prepend(home)
+    for block in documented("python"):
+        name = re.match(r"# (\S+)\n", block)[1]
+        (home / name).write_text(block)
+    for recipe in ("my_train.py:my_recipe", "my_class.py", "my_loop.py"):
+        out = home / "runs" / Path(recipe).stem
+        given = ["--steps", "40", "--set", "optimizer.lr=0.05", "--out", str(out)]
+        assert record(recipe, *given) == 0
+        steps = load_run(out).steps
+        assert steps["loss"][-5:].mean() < steps["loss"][:5].mean()
+        assert not steps["skipped"].any()
+    assert record("my_loop.py", "--precision", "fp16", "--steps", "5") == 0
+    exec(compile((home / "my_script.py").read_text(), "my_script.py", "exec"), {})
+    assert len(load_run(home / "runs" / "script").steps) == 50
+
+
+def test_the_settings_in_the_documentation_are_valid():
+    run_toml, package_toml = documented("toml")
+    config = Config.from_dict(tomllib.loads(run_toml))
+    assert (config.precision, config.schedule.name) == ("fp16", "cosine")
+    assert "forensics.recipes" in tomllib.loads(package_toml)["project"]["entry-points"]
