@@ -40,6 +40,8 @@ losses of reinforcement learning wander about 0 by 2 to 3 times their noise)."""
 
 FINAL = 1.5
 """Factor that a rise in the last rows must reach: less time, so more is asked for."""
+JUMP = 1.6
+"""Factor from which a new level in the last rows is no change of the data."""
 _POINTS = 200
 
 
@@ -213,8 +215,9 @@ def _onset(signals: Signals, path: Course, level: float, end: float) -> int:
     size = max(1, min(max(enough, split // 100), split // 4))
     blocks = row_medians(tail[split % size : split].reshape(-1, size))
     place, reached = _hinge(blocks, base)
-    sure = reached > max(0.25 * (top - base), 4 * noise / np.sqrt(size))
-    gradual = sure and len(blocks) - place > 2
+    on_ramp = max(1, len(blocks) - place)  # the more blocks, the surer its height
+    sure = reached > max(0.25 * (top - base), 7 * noise / np.sqrt(size * on_ramp))
+    gradual = sure and on_ramp > 2
     at = split % size + place * size if gradual else split
     row = int(path.rows[min(start + at, len(path.rows) - 1)])
     return dated(signals, row, spike_near(signals, row))
@@ -260,9 +263,11 @@ def _rise_at_end(values: FloatArray, level: float) -> int | None:
     last = values[start:]
     if start == 0 or len(last) < 10 or median(last[-3:]) - level < np.log(FINAL):
         return None
-    thirds = [median(part) for part in np.array_split(last, 3)]
-    sudden = last[0] - level > 0.5 * (thirds[2] - level)
-    return start if thirds[0] < thirds[1] < thirds[2] and not sudden else None
+    thirds = [median(part) - level for part in np.array_split(last, 3)]
+    if last[0] - level > 0.5 * thirds[2]:  # sudden: a new level for long, not a spike under way
+        stays = len(last) >= _POINTS // 4 and thirds[2] > max(0.8 * thirds[0], np.log(JUMP))
+        return start if stays else None
+    return start if thirds[0] < thirds[1] < thirds[2] else None
 
 
 def never_learned(signals: Signals, gain: float, errors: float, fresh: int) -> bool:
