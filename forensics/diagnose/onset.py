@@ -9,7 +9,7 @@ import numpy as np
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.series import Episode, median
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, span, steps
+from forensics.diagnose.wording import factor, number, span, steps
 from forensics.runlog.steps import BoolArray
 
 PAST = 1000
@@ -154,3 +154,24 @@ def stretch(signals: Signals, episode: Episode, bad: BoolArray, to_end: bool) ->
             f"at {steps(episode.rows)} from {first:,} to {last:,}, in {episode.folded:,} stretches"
         )
     return f"at {span(first, last)}" if every else f"at {episode.rows:,} of {span(first, last)}"
+
+
+def diverging(signals: Signals, found: Onset) -> str:
+    """The cause where the norm had grown before."""
+    end = "past 65,504, the end of fp16" if signals.precision == "fp16" else "until it overflowed"
+    return (
+        f"The run was diverging: the gradient norm had grown to {factor(found.norm_growth)} its "
+        f"median, {end}."
+    )
+
+
+def against_growth(signals: Signals) -> str:
+    """What to do about a run that diverged, without advising what it does already."""
+    clip = "" if clips(signals) else " and clip the gradients at a few times their median norm"
+    more = ""
+    if signals.precision == "fp16":
+        more = "; bf16 moves the limit but does not stop the growth"
+    return (
+        f"Resume from before the growth, lower the learning rate or lengthen the warm-up{clip}"
+        f"{more}."
+    )

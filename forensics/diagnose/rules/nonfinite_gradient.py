@@ -29,7 +29,7 @@ import numpy as np
 from forensics.diagnose.bad_parameters import culprit_of
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.lost_norms import lost_norms
-from forensics.diagnose.onset import damage, lasts, stretch
+from forensics.diagnose.onset import against_growth, damage, diverging, lasts, onset, stretch
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
@@ -64,6 +64,7 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
     to_end = lasts(bad, written, episode)
     first = signals.step_at(episode.first)
     culprit = culprit_of(signals, first)
+    before = onset(signals, episode.first)
     return Finding(
         rule="nonfinite-gradient",
         severity=damage(signals, episode, to_end),
@@ -72,8 +73,8 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
         last_step=signals.last_step if to_end else signals.step_at(episode.last),
         subject=culprit.name if culprit is not None else "",
         evidence=_evidence(signals, episode),
-        cause=_cause(signals),
-        remedy=_remedy(signals, first, to_end),
+        cause=diverging(signals, before) if before.grew else _cause(signals),
+        remedy=against_growth(signals) if before.grew else _remedy(signals, first, to_end),
     )
 
 

@@ -26,7 +26,6 @@ import numpy as np
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.onset import (
     Onset,
-    clips,
     damage,
     last_value,
     lasts,
@@ -36,7 +35,7 @@ from forensics.diagnose.onset import (
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import factor, number
+from forensics.diagnose.wording import number
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,10 @@ def _cause(signals: Signals, before: Onset) -> str:
             "Bad from the first logged step: a NaN in the input, weights that were never "
             "initialised or loaded bad, or a loss that is undefined for this batch."
         )
-    fp16 = signals.precision == "fp16"
     if before.grew:
-        end = "past 65,504, the end of fp16" if fp16 else "until it overflowed"
-        return (
-            f"The run was diverging: the gradient norm had grown to "
-            f"{factor(before.norm_growth)} its median, {end}."
-        )
+        return diverging(signals, before)
     calm = "The gradient norms were calm before it, so this" if before.calm else "This"
+    fp16 = signals.precision == "fp16"
     overflow = "a forward value passed 65,504, the end of fp16, or " if fp16 else ""
     return (
         f"{calm} comes from the forward pass, the loss or the batch: {overflow}log, sqrt or "
@@ -111,7 +106,7 @@ def _remedy(signals: Signals, before: Onset, to_end: bool) -> str:
     if before.applied_before:
         return "Resume from a checkpoint before that step, and skip steps with bad gradients."
     if before.grew:
-        return _against_growth(signals)
+        return against_growth(signals)
     if signals.precision == "fp16":
         again = "every step" if to_end else "the step"
         return (
@@ -123,12 +118,3 @@ def _remedy(signals: Signals, before: Onset, to_end: bool) -> str:
         "logits (log_softmax, BCE with logits), clamp or add an epsilon before log, sqrt and "
         "division, and keep at least one unmasked key in each softmax row."
     )
-
-
-def _against_growth(signals: Signals) -> str:
-    clip = "" if clips(signals) else " and clip the gradients at a few times their median norm"
-    cure = "lower the learning rate or lengthen the warm-up"
-    more = (
-        "; bf16 moves the limit but does not stop the growth" if signals.precision == "fp16" else ""
-    )
-    return f"Resume from before the growth, {cure}{clip}{more}."

@@ -45,6 +45,16 @@ def test_fires_where_no_loss_scale_helps() -> None:
     assert "No loss scale helps" in finding.cause
 
 
+def test_fires_with_the_growth_before_it_as_the_cause() -> None:
+    columns = calm(300)
+    columns["grad_l2_pre_clip"][190:200] = 4.0 ** np.arange(10)
+    columns["grad_l2_pre_clip"][200:] = INF
+    (finding,) = found(nonfinite_gradient, run_of(columns, FP32))
+    assert "The run was diverging" in finding.cause
+    assert "learning rate" in finding.remedy
+    assert "bf16" not in finding.remedy
+
+
 def test_fires_as_one_info_where_a_scaler_may_explain_it() -> None:
     columns = healthy_columns(6000, 1)
     del columns["scaler_scale"], columns["skipped"]
