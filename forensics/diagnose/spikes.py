@@ -8,50 +8,32 @@ but for what became of a spike in the 200 values after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from forensics.diagnose.baseline import (
-    MIN_PAST,
-    WINDOW,
-    Baseline,
-    above_blocks,
-    baseline,
-    levels,
-)
+from forensics.diagnose.baseline import MIN_PAST, Baseline, baseline
 from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
+from forensics.diagnose.spike_candidates import FLOOR, SETTLED, Large, candidates, groups, peaks
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
-APART = 8
-"""Quiet values that end an episode of spikes."""
 AFTERMATH = 200
 """Values after a spike that tell whether it recovered: the second half of them is compared."""
 NEAR = 8
 """Values that make the level just before a spike."""
 LOCAL = 33
 """Values before and after a spike whose differences tell the noise there."""
-SETTLED = 0.5
-"""Share of a spike's height (in log space) at which the run counts as back, or not."""
 FLAT_TOP = 0.65
 """Share of the height that the first 20 values of a level shift keep; a spike falls faster."""
 OVERSHOOT = 0.15
 """Share of the height that the peak of a level shift may stand above the new level, besides 4
 standard deviations of noise; a spike stands higher."""
-EARLY_FACTOR = 100.0
-"""How far one of the first 8 values must exceed all before it: no noise is known there yet."""
 TAIL = 0.45
 """Share of the height at which a tail is counted: below it Gaussian noise reaches too."""
 CONTEXT = 4000
 """Values before a crowd of spikes that show the tail of the noise."""
-FLOOR = 1e-3
-"""Least spread in log space, so that rounding in a flat past is no spike."""
 _SAMPLES = 25
-
-Large = Callable[[FloatArray, FloatArray], BoolArray]
-"""``(values, levels) → is the value far enough above the level to matter?``, in that log space."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +145,8 @@ def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> S
         z: robust standard deviations that make a spike.
     """
     line = baseline(series, FLOOR)
-    first, last = _groups(_candidates(line, large, z))
-    peak = _peaks(line.values, first, last)
+    first, last = groups(candidates(line, large, z))
+    peak = peaks(line.values, first, last)
     near = row_medians(_around(line.values, first - NEAR, NEAR))
     level = np.fmin(line.center(first), near)
     kept = _abrupt(line.values, first, level, near) & large(line.values[peak], level)
@@ -202,86 +184,6 @@ def _steps(windows: FloatArray) -> FloatArray:
     steps = np.abs(np.diff(windows, axis=1))
     enough = np.isfinite(steps).sum(axis=1) >= MIN_PAST
     return np.where(enough, MAD_TO_SIGMA * row_medians(steps) / np.sqrt(2), 0.0)
-
-
-def _candidates(line: Baseline, large: Large, z: float) -> IntArray:
-    """Indices of values that are too high for the level before, or for the three before."""
-    values = line.values
-    high = line.above(z)
-    high = high[large(values[high], line.center(high))]
-    jumped = _jumped(values, large, z)
-    found = np.zeros(len(values), dtype=bool)
-    found[high] = True
-    found[jumped] = True
-    found[:MIN_PAST] = _early(values[: 2 * MIN_PAST])
-    return np.flatnonzero(found)
-
-
-def _jumped(values: FloatArray, large: Large, z: float) -> IntArray:
-    """Indices of values far above the median of the three before them.
-
-    How far is far: ``z`` times the spread of such steps in the 128 (at first up to 128) before.
-    """
-    if len(values) <= MIN_PAST + 3:
-        return np.empty(0, dtype=np.int64)
-    a, b, c = values[:-3], values[1:-2], values[2:-1]
-    local = np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
-    jump = values[3:] - local
-    found = _far(jump, z)
-    return found[large(values[found + 3], local[found])] + 3
-
-
-def _far(jump: FloatArray, z: float) -> IntArray:
-    """Indices of jumps that are ``z`` times as large as those before them spread."""
-    padded = np.concatenate((np.full(WINDOW, np.nan), jump[: WINDOW - 1]))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
-    counts = np.arange(MIN_PAST, MIN_PAST + len(windows))
-    head = jump[: MIN_PAST + len(windows)][MIN_PAST:]
-    usual = np.maximum(levels(windows, counts)[1], FLOOR)
-    found = MIN_PAST + np.flatnonzero(head > z * usual[: len(head)])
-    if len(jump) <= WINDOW:
-        return found
-    blocks = jump[: len(jump) // WINDOW * WINDOW].reshape(-1, WINDOW).astype(np.float32)
-    usual = np.maximum(levels(blocks, np.full(len(blocks), WINDOW))[1], FLOOR)
-    return np.concatenate((found, above_blocks(jump, WINDOW, WINDOW, z * usual)))
-
-
-def _early(values: FloatArray) -> BoolArray:
-    """Which of the first 8 values tower over all before them and over what follows."""
-    count = min(MIN_PAST, len(values))
-    found = np.zeros(count, dtype=bool)
-    for i in range(3, count):
-        above = values[i] - np.max(values[:i])
-        after = values[i + 1 : i + 9]
-        back = len(after) >= 3 and values[i] - np.median(after) > SETTLED * above
-        found[i] = above > np.log(EARLY_FACTOR) and back
-    return found
-
-
-def _groups(found: IntArray) -> tuple[IntArray, IntArray]:
-    """First and last index of each group of candidates."""
-    if len(found) == 0:
-        return found, found
-    cuts = np.flatnonzero(np.diff(found) > APART)
-    return found[np.append(0, cuts + 1)], found[np.append(cuts, len(found) - 1)]
-
-
-def _peaks(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:
-    """Index of the highest value of each group."""
-    if len(first) == 0:
-        return first
-    bounds = np.stack((first, last + 1), axis=1).ravel()
-    padded = np.append(values, -np.inf)
-    highest = np.maximum.reduceat(padded, bounds)[::2]
-    inside = np.repeat(np.arange(len(first)), last - first + 1)
-    index = np.arange(len(inside)) + np.repeat(
-        first - np.append(0, np.cumsum(last - first + 1)[:-1]), last - first + 1
-    )
-    top = values[index] == highest[inside]
-    owners, where = np.unique(inside[top], return_index=True)
-    peaks = first.copy()
-    peaks[owners] = index[top][where]
-    return peaks
 
 
 def _around(values: FloatArray, start: IntArray, count: int) -> FloatArray:

@@ -27,7 +27,8 @@ import numpy as np
 
 from forensics.diagnose.clipping import clip_of, every_step, quantiles
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.loss_trend import NO_GAIN, RISE, find_rise, never_learned
+from forensics.diagnose.loss_course import NO_GAIN, never_learned
+from forensics.diagnose.loss_rise import RISE, find_rise
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.loss_trend import RISE, find_rise
+from forensics.diagnose.loss_rise import RISE, find_rise
 from forensics.diagnose.norm_growth import GROWTH, find_growth, is_harmful
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import warmup_rows

@@ -27,12 +27,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.rate_history import moving_skips, zero_stretches
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import JUMP, jumps, warmup_rows
-from forensics.diagnose.series import median, runs_of, told_episodes
+from forensics.diagnose.series import median, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent, span, steps
-from forensics.runlog.steps import FloatArray, IntArray
+from forensics.runlog.steps import IntArray
 
 STANDING = ("constant", "step", "plateau")
 """Words in the names of schedules whose rate stands still for long."""
@@ -121,17 +122,8 @@ def _negative(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
 
 
 def _zero(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
-    zero = signals.present("lr") & (signals.lr == 0)
-    for name in signals.table:
-        if name.startswith("lr_"):
-            zero &= ~signals.present(name) | (signals.column(name) == 0)
-    first, last = runs_of(zero)
-    taken = np.cumsum(np.append(0, ~signals.skipped))
-    long = taken[last + 1] - taken[first] >= limits.zeros
-    pairs = list(zip(first[long].tolist(), last[long].tolist(), strict=True))[: limits.told]
-    for a, b in pairs:
-        if not _reads_as_zero(signals, a, b):
-            yield _zero_finding(signals, a, b)
+    for first, last in zero_stretches(signals, limits.zeros, limits.told):
+        yield _zero_finding(signals, first, last)
 
 
 def _zero_finding(signals: Signals, first: int, last: int) -> Finding:
@@ -158,36 +150,6 @@ def _zero_finding(signals: Signals, first: int, last: int) -> Finding:
         f"Check the schedule's total and its warm-up against the number of optimizer steps; train "
         f"again from step {start:,}.",
     )
-
-
-def _reads_as_zero(signals: Signals, first: int, last: int) -> bool:
-    """Is 0 what a small rate looks like here, with the few decimals it is printed with?
-
-    So it is where the rate comes down to 0, or up from it, through the last printed decimal.
-    """
-    rate = signals.lr[: last + 2]
-    known = np.flatnonzero(np.isfinite(rate) & (rate > 0))
-    if len(known) == 0:
-        return _learns(signals.loss[: last + 2])
-    smallest, highest = float(rate[known].min()), float(rate[known].max())
-    decimals = next((d for d in range(1, 9) if round(smallest, d) == smallest), None)
-    if decimals is None:
-        return False
-    at = int(np.searchsorted(known, first))
-    beside = [float(rate[known[i]]) for i in (at - 1, at) if 0 <= i < len(known)]
-    if last == len(signals) - 1:
-        beside = beside[:1]
-    return min(beside) <= 2.5 * 10.0**-decimals and highest >= 3 * min(beside)
-
-
-def _learns(loss: FloatArray) -> bool:
-    """Does the loss fall by more than its noise? Then the rate is not 0, whatever is printed."""
-    loss = loss[np.isfinite(loss)]
-    if len(loss) < 10:
-        return False
-    fifth = max(3, len(loss) // 5)
-    spread = float(np.subtract(*np.percentile(loss[-fifth:], [75, 25])))
-    return median(loss[:fifth]) - median(loss[-fifth:]) > max(spread, 0.05 * abs(median(loss)))
 
 
 def _jumped(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
@@ -253,26 +215,9 @@ def _harm_after(signals: Signals, row: int) -> str:
 
 
 def _moves_on_skips(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
-    if not signals.skipped.any() or len(signals) < 8:
-        return
-    moved = np.zeros(len(signals) + 1, dtype=bool)
-    change = np.abs(np.diff(signals.lr))
-    moved[1:-1] = change > 1e-9 * np.abs(signals.lr[:-1])
-    moved[1:-1] &= np.diff(signals.step) == 1
-    first, last = runs_of(signals.skipped)
-    inside = (first >= 2) & (last < len(signals) - 2)
-    first, last = first[inside], last[inside]
-    active = moved[first - 1] & moved[last + 2]  # the schedule moves on both sides of the skips
-    total = np.cumsum(np.append(0, moved))
-    moves = total[last + 2] - total[first]
-    length = last - first + 1
-    wrong = active & (moves == length + 1)
-    right = active & (moves <= length)
-    # Counted as they come: what is right later does not take back what was wrong before.
-    sure = (np.cumsum(wrong) >= 2) & (np.cumsum(wrong) >= 4 * np.cumsum(right))
-    if not sure.any():
-        return
-    yield _skip_finding(signals, first[wrong], last[wrong], limits)
+    first, last = moving_skips(signals)
+    if len(first):
+        yield _skip_finding(signals, first, last, limits)
 
 
 def _skip_finding(signals: Signals, first: IntArray, last: IntArray, limits: Thresholds) -> Finding:

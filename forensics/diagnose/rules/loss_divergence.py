@@ -27,7 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.loss_trend import RISE, Course, Rise, course, find_rise
+from forensics.diagnose.loss_course import Course, course
+from forensics.diagnose.loss_rise import RISE, Rise, find_rise
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
 from forensics.diagnose.series import median, theil_sen

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Evidence, Finding, Severity
-from forensics.diagnose.loss_trend import BLOCKS, NO_GAIN, Course, course, never_learned
+from forensics.diagnose.loss_course import BLOCKS, NO_GAIN, Course, course, never_learned
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
