@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -20,11 +22,18 @@ def test_ci_runs_exactly_the_two_commands_of_the_readme() -> None:
     assert len(ran) == 2
 
 
-def test_the_report_in_the_readme_is_what_the_command_prints() -> None:
+def test_the_report_in_the_readme_is_what_the_command_prints(
+    pytestconfig: pytest.Config,
+) -> None:
     shown = re.search(r"<!-- report (\S+) -->\n```text\n(.*?)```", README, re.DOTALL)
     assert shown is not None
     command = [sys.executable, "-m", "forensics", "report", shown[1]]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    if pytestconfig.getoption("--renew"):
+        start, end = shown.span(2)
+        renewed = f"{README[:start]}{printed.stdout.rstrip()}\n{README[end:]}"
+        (ROOT / "README.md").write_text(renewed, encoding="utf-8")
+        return
     assert shown[2].rstrip() == printed.stdout.rstrip()
 
 
