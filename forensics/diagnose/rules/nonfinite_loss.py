@@ -26,7 +26,9 @@ import numpy as np
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.onset import (
     Onset,
+    against_growth,
     damage,
+    diverging,
     last_value,
     lasts,
     onset,
