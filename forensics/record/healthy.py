@@ -20,7 +20,7 @@ FAULT_STEP = "fault_step"
 """Setting that some faults have in their ``data`` table: the step at which they strike."""
 
 
-def assemble(config: Config, model: nn.Module, loss: Callable[..., Tensor]) -> Training:
+def build_training(config: Config, model: nn.Module, loss: Callable[..., Tensor]) -> Training:
     """A training of ``model`` with the optimizer and the schedule that the config asks for."""
     optimizer = build_optimizer(model.parameters(), config.optimizer)
     scheduler = build_scheduler(optimizer, config.schedule, config.steps)
@@ -60,7 +60,7 @@ class MlpRecipe(Recipe):
     def build(self, config: Config) -> Training:
         """The MLP, its optimizer and schedule, and cross-entropy."""
         model = Mlp(config.data["features"], config.data["classes"], **config.model)
-        return assemble(config, model, classification_loss)
+        return build_training(config, model, classification_loss)
 
     def batch(self, step: int) -> list[Batch]:
         """One batch of clusters a micro-batch."""
@@ -79,7 +79,7 @@ class RegressionRecipe(Recipe):
     def build(self, config: Config) -> Training:
         """The MLP with one output, its optimizer and schedule, and the squared error."""
         model = Mlp(config.data["features"], 1, **config.model)
-        return assemble(config, model, regression_loss)
+        return build_training(config, model, regression_loss)
 
     def batch(self, step: int) -> list[Batch]:
         """One batch of inputs and targets a micro-batch."""
@@ -106,7 +106,7 @@ class GptRecipe(Recipe):
     def build(self, config: Config) -> Training:
         """The GPT, its optimizer and schedule, and the cross-entropy of every next token."""
         sizes = {key: config.data[key] for key in ("vocabulary", "context")}
-        return assemble(config, TinyGpt(**sizes, **config.model), classification_loss)
+        return build_training(config, TinyGpt(**sizes, **config.model), classification_loss)
 
     def batch(self, step: int) -> list[Batch]:
         """One batch of sequences a micro-batch."""
@@ -181,7 +181,7 @@ class HealthyCnn(Recipe):
     def build(self, config: Config) -> Training:
         """The CNN, its optimizer and schedule, and cross-entropy."""
         model = ResidualCnn(config.data["classes"], **config.model)
-        return assemble(config, model, classification_loss)
+        return build_training(config, model, classification_loss)
 
     def batch(self, step: int) -> list[Batch]:
         """One batch of images a micro-batch."""
@@ -206,7 +206,7 @@ class HealthyLstm(Recipe):
 
     def build(self, config: Config) -> Training:
         """The LSTM, its optimizer and schedule, and the squared error."""
-        return assemble(config, Lstm(**config.model), regression_loss)
+        return build_training(config, Lstm(**config.model), regression_loss)
 
     def batch(self, step: int) -> list[Batch]:
         """One batch of waves a micro-batch."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from forensics.record.config import Config, OptimizerConfig, ScheduleConfig
 from forensics.record.faults.own_loop import clip, forward
-from forensics.record.healthy import FAULT_STEP, MlpRecipe, assemble, classification_loss
+from forensics.record.healthy import FAULT_STEP, MlpRecipe, build_training, classification_loss
 from forensics.record.models import Mlp
 from forensics.record.recipe import Batch, StepRecorder, Training, recipe
 
@@ -143,7 +143,7 @@ class FrozenLayer(MlpRecipe):
     def build(self, config: Config) -> Training:
         """An MLP that detaches after its second layer."""
         sizes = (config.data["features"], config.data["classes"])
-        return assemble(config, _Detached(*sizes, **config.model), classification_loss)
+        return build_training(config, _Detached(*sizes, **config.model), classification_loss)
 
 
 class _Detached(Mlp):

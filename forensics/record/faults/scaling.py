@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from forensics.record import data
 from forensics.record.config import Config, ScalerConfig
 from forensics.record.faults.own_loop import clip, forward
-from forensics.record.healthy import MlpRecipe, assemble, classification_loss
+from forensics.record.healthy import MlpRecipe, build_training, classification_loss
 from forensics.record.recipe import Batch, StepRecorder, Training, recipe
 
 
@@ -50,7 +50,9 @@ class _LoudSamples(MlpRecipe):
     def build(self, config: Config) -> Training:
         """The feed-forward block and cross-entropy."""
         sizes = (config.data["features"], config.data["classes"])
-        return assemble(config, SquaredFeedForward(*sizes, **config.model), classification_loss)
+        return build_training(
+            config, SquaredFeedForward(*sizes, **config.model), classification_loss
+        )
 
     def batch(self, step: int) -> list[Batch]:
         """Each sample times a log-normal factor of its own."""
@@ -161,7 +163,7 @@ class ScalerOscillation(MlpRecipe):
     def build(self, config: Config) -> Training:
         """The cosine classifier and cross-entropy."""
         sizes = (config.data["features"], config.data["classes"])
-        return assemble(config, CosineClassifier(*sizes, **config.model), classification_loss)
+        return build_training(config, CosineClassifier(*sizes, **config.model), classification_loss)
 
     def batch(self, step: int) -> list[Batch]:
         """The last steps of each period nearly silent."""

@@ -81,7 +81,7 @@ def test_models_stay_small(name):
 @pytest.mark.parametrize(
     ("name", "steps"),
     [
-        ("healthy-fp32", 200),
+        ("healthy-fp32", 300),
         ("healthy-fp16", 450),
         ("healthy-mlp", 200),
         ("healthy-gpt", 80),
