@@ -131,9 +131,15 @@ class Signals:
         rows: IntArray | list[int],
         threshold: float | None = None,
     ) -> Evidence:
-        """Evidence from some rows of a series (at most 12 of them; rows outside are dropped)."""
+        """Evidence from some rows of a series (at most 12 of them; rows outside are dropped).
+
+        So are rows in which the column of that name is empty: what was not written is not NaN.
+        """
         asked = np.asarray(rows, dtype=np.int64)
-        picked = spread_out(merged(asked[(asked >= 0) & (asked < len(self))]))
+        asked = asked[(asked >= 0) & (asked < len(self))]
+        if signal in self.table.columns:
+            asked = asked[self.present(signal)[asked]]
+        picked = spread_out(merged(asked))
         return Evidence(
             signal=signal,
             steps=tuple(int(s) for s in self.step[picked]),

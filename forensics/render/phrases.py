@@ -94,6 +94,8 @@ def points(evidence: Evidence, most: int | None = MOST_POINTS) -> str:
     """``2.41 at 8,217, NaN at 8,218 (limit 65,504)``; the middle of a long series is left out."""
     written = power_of_two if evidence.signal == "scaler_scale" else number
     pairs = [f"{written(v)} at {s:,}" for s, v in zip(evidence.steps, evidence.values, strict=True)]
+    if not pairs:
+        return "not written at these steps"
     if most is not None and len(pairs) > most:
         half = most // 2
         pairs = [*pairs[:half], "…", *pairs[-half:]]
