@@ -110,7 +110,7 @@ def resumed_with_state(rng: noise.Rng) -> Made:
     made = pretraining(rng, 8000)
     loop = Loop("fp16", torch_policy())
     first = manifest(made, loop).segments[0]
-    both = (first, replace(first, start_step=4000, reason="resume"))
+    both = (first, replace(first, start_step=3863, reason="resume"))
     return run_of(made, loop, manifest=manifest(made, loop, segments=both)), HEALTHY
 
 
