@@ -2,9 +2,9 @@
 
 What it detects
     Rows that say so themselves (``grads_scaled``); else norms before the clip that follow the
-    loss scale: the median of Δlog2 norm ÷ Δlog2 scale over at least 2 changes of the scale is
-    within 0.75 to 1.25, and that many standard errors from 0; else norms after the clip that are
-    the threshold divided by the scale.
+    loss scale: the mean of Δlog2 norm ÷ Δlog2 scale over at least 2 changes of the scale is
+    within 0.75 to 1.25, at least 4 standard errors from 0, and alike where the scale rises and
+    where it falls; else norms after the clip that are the threshold divided by the scale.
 
 Why it matters
     The threshold then acts on gradients that are 65,536 times too large: in effect everything is
@@ -14,8 +14,8 @@ Evidence
     The norm and the loss scale around the changes of the scale.
 
 Silent when
-    No loss scale is at work, or it changes fewer than twice between stretches of 5 finite norms
-    and the threshold is not known.
+    No loss scale is at work; or it changes fewer than twice after the first 100 steps, or the norms
+    are too noisy to tell, and the threshold is not known.
 """
 
 from __future__ import annotations
@@ -62,15 +62,13 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     if len(rows) < 2 * thresholds.side:
         return
     settled = rows[rows >= thresholds.settling]
-    changed, ratio, error = _ratios(signals, settled, thresholds.side)
-    middle = float(np.median(ratio)) if len(ratio) else 0.0
-    sure = len(ratio) >= thresholds.changes and middle > thresholds.errors * error
-    if sure and thresholds.low <= middle <= thresholds.high:
+    follows = _follows(signals, settled, thresholds)
+    if follows is not None:
         told = (
-            f"the gradient norm follows the loss scale over {len(ratio)} of its changes "
-            f"({number(middle)} octaves an octave; unscaled norms do not move with it)"
+            f"the gradient norm follows the loss scale over {len(follows.rows)} of its changes "
+            f"({number(follows.ratio)} octaves an octave; unscaled norms do not move with it)"
         )
-        yield _finding(signals, rows, told, changed)
+        yield _finding(signals, rows, told, follows.rows)
         return
     scaled = _threshold_rows(signals, rows)
     if len(scaled) >= thresholds.rows:
@@ -82,31 +80,57 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         yield _finding(signals, scaled, told)
 
 
-def _ratios(signals: Signals, rows: IntArray, side: int) -> tuple[IntArray, FloatArray, float]:
-    """Rows after each change of the scale, Δlog2 norm ÷ Δlog2 scale there, and its error.
+@dataclass(frozen=True, eq=False)
+class _Follows:
+    """Rows after the changes of the scale, and how far the norm moves with it."""
 
-    Medians of up to ``side`` norms on each side, within the stretches of one scale.
+    rows: IntArray
+    ratio: float
+
+
+def _follows(signals: Signals, rows: IntArray, limits: Thresholds) -> _Follows | None:
+    """Does the norm move with the scale, surely and in both directions?
+
+    A burst of large gradients moves both down together, but not up.
+    """
+    changed, step, ratio, variance = _changes(signals, rows, limits.side)
+    if len(changed) < limits.changes:
+        return None
+    middle, error = _weighted(ratio, variance)
+    either = [_weighted(ratio[d], variance[d])[0] for d in (step > 0, step < 0) if d.any()]
+    low, high = 0.8 * limits.low, 1.25 * limits.high
+    both = all(low <= one <= high for one in either)
+    sure = middle > limits.errors * error and limits.low <= middle <= limits.high
+    return _Follows(changed, middle) if both and sure else None
+
+
+def _weighted(ratio: FloatArray, variance: FloatArray) -> tuple[float, float]:
+    """Mean of the ratios by their precision, and its standard error."""
+    weight = 1 / variance
+    total = float(weight.sum())
+    return float((np.clip(ratio, -3, 5) * weight).sum()) / total, float(1 / np.sqrt(total))
+
+
+def _changes(
+    signals: Signals, rows: IntArray, side: int
+) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
+    """Each change of the scale: row after it, octaves, Δlog2 norm ÷ octaves, variance of that.
+
+    From the medians of up to ``side`` norms on each side, within the stretches of one scale.
     """
     scale = signals.scale_log2[rows]
     norm = signals.log_norm[rows] / np.log(2)
-    cuts = np.flatnonzero(np.abs(np.diff(scale)) > 1e-3) + 1
-    if len(cuts) == 0:
-        return rows[:0], np.empty(0), float("inf")
+    cuts = np.flatnonzero(np.abs(np.diff(scale)) > 1e-3)[:_MOST] + 1
     bounds = np.concatenate(([0], cuts, [len(rows)]))
-    length = np.diff(bounds)
-    good = np.flatnonzero((length[:-1] >= 5) & (length[1:] >= 5))[:_MOST]
-    middle, end = bounds[good + 1], bounds[good + 2]
-    start = np.maximum(bounds[good], middle - side)
-    stop = np.minimum(end, middle + side)
-    before = np.array([np.median(norm[a:b]) for a, b in zip(start, middle, strict=True)])
-    after = np.array([np.median(norm[a:b]) for a, b in zip(middle, stop, strict=True)])
-    step = scale[middle] - scale[middle - 1]
-    ratio = (after - before) / step if len(good) else np.empty(0)
+    start, middle, end = bounds[:-2], bounds[1:-1], bounds[2:]
+    before = np.minimum(middle - start, side)
+    after = np.minimum(end - middle, side)
+    low = np.array([np.median(norm[m - n : m]) for m, n in zip(middle, before, strict=True)])
+    high = np.array([np.median(norm[m : m + n]) for m, n in zip(middle, after, strict=True)])
+    step = scale[middle] - scale[middle - 1] if len(middle) else np.empty(0)
     noise = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(norm)))) / np.sqrt(2)
-    count = np.minimum(np.minimum(length[good], length[good + 1]), side)
-    each = 1.25 * noise * np.sqrt(2 / np.maximum(count, 1)) / np.maximum(np.abs(step), 1e-9)
-    error = float(np.median(each)) * 1.25 / np.sqrt(len(good)) if len(good) else float("inf")
-    return rows[middle], ratio, error
+    variance = (1.25 * max(noise, 1e-3) / step) ** 2 * (1 / before + 1 / after)
+    return rows[middle], step, (high - low) / step if len(step) else step, variance
 
 
 def _threshold_rows(signals: Signals, rows: IntArray) -> IntArray:
