@@ -124,7 +124,7 @@ class Spikes:
         part = TAIL * float(np.min(self.height[start : end + 1]))
         level = self.line.center(np.arange(inside.start, inside.stop))
         tall = (self.values[inside] - level > part) & ~self.member[inside]
-        return bool(tall.sum() < 0.5 * (end - start + 1))
+        return bool(tall.sum() <= 0.2 * (end - start + 1))
 
     @cached_property
     def member(self) -> BoolArray:

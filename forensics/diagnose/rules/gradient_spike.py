@@ -14,9 +14,10 @@ Evidence
     The norms around the spike, and the level before it.
 
 Silent when
-    The rise takes more than about 16 steps (that is an explosion), fewer than 8 norms came
-    before, or the norms have a heavy tail without spikes apart from it. An info when the norm
-    recovers, when the log ends before it could, and when its level shifts in the first 200 rows.
+    The rise takes more than about 16 steps (that is an explosion), the norms just before or after
+    it are as noisy, or fewer than 8 came before. An info when the norm recovers, when the log ends
+    before it could, when its level shifts in the first 200 rows, and when a crowd of spikes is the
+    heavy tail of the noise.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ Evidence
     The losses around the spike, the level before it, and the gradient norm in the same steps.
 
 Silent when
-    Fewer than 8 losses came before, or the rise takes more than about 16 steps (that is a
+    Fewer than 8 losses came before, the losses just before or after it are as noisy (noise grows
+    as a loss falls from its start), or the rise takes more than about 16 steps (that is a
     divergence). An info when the loss recovers, when the log ends before it could, when its level
-    shifts (a curriculum, other data), when a crowd of spikes is the heavy tail of the noise or
-    lasts from start to end of a run that learns (a mixture of easy and hard data), or when the
-    loss is below a twentieth of its start: there single samples tower over the rest.
+    shifts (a curriculum, other data), when a crowd of spikes is the heavy tail of the noise, or
+    when the loss is below a twentieth of its start: there single samples tower over the rest.
 """
 
 from __future__ import annotations

@@ -141,3 +141,14 @@ def test_hard_data_all_along_are_a_mixture_only_where_the_run_learns(
     columns["loss"] = (2 + fall) * np.exp(rng.normal(0, 0.03, 6000))
     columns["loss"][rng.random(6000) < 0.06] *= 2.2
     assert len(serious(found(loss_spike, columns))) == expected
+
+
+def test_silent_where_the_noise_itself_grows() -> None:
+    """Losses start alike, as outputs do, and differ from batch to batch once there is learning."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        learned = np.minimum(1.0, np.arange(600) / 150)
+        loss = (
+            2.3 * np.exp(-1.5 * learned) * np.exp((0.005 + 0.25 * learned) * rng.normal(size=600))
+        )
+        assert not found(loss_spike, {"loss": loss})
