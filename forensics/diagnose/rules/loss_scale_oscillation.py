@@ -117,7 +117,8 @@ def _interval_at(scaling: Scaling, rows: IntArray, thresholds: Thresholds) -> Fl
     at, grew = scaling.step[rows], scaling.step[scaling.growths.rows]
     since = np.searchsorted(grew, at - thresholds.per_steps, side="right")
     count = np.searchsorted(grew, at, side="right") - since
-    return np.asarray(np.minimum(known, thresholds.per_steps / np.maximum(count, 1)))
+    # Growths and falls between two rows cancel: at least five times as many as are seen.
+    return np.asarray(np.minimum(known, thresholds.per_steps / np.maximum(5 * count, 1)))
 
 
 def _reach_back(firsts: IntArray, lasts: IntArray, since: IntArray, alarms: IntArray) -> IntArray:
