@@ -93,6 +93,8 @@ def _follows(signals: Signals, rows: IntArray, limits: Thresholds) -> _Follows |
 
     A burst of large gradients moves both down together, but not up.
     """
+    if len(rows) < 2 * limits.side:
+        return None
     changed, step, ratio, variance = _changes(signals, rows, limits.side)
     if len(changed) < limits.changes:
         return None
