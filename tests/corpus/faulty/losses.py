@@ -175,7 +175,7 @@ def repeated_spikes(rng: Rng) -> Made:
     made = pretraining(rng, 8000).clean_noise(0.01, 0.12)
     start = made.at(0.4, 0.7)
     hits = start + np.sort(rng.choice(np.arange(20, 900, 20), 10, replace=False))
-    hits = np.concatenate(([start], hits))
+    hits = np.concatenate(([start], hits + rng.integers(0, 9, 10)))  # nothing recurs
     for hit in hits:
         made.loss_factor[hit : hit + 5] += 0.8 * np.exp(-np.arange(5) / 1.5)
         made.norm_factor[hit] *= 12
