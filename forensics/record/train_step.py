@@ -151,7 +151,8 @@ class AmpTrainState:
                 self.scaler.step(optimizer)
             post = None if self.max_norm is None else clipped.post
             log = StepLog(**seen, grad_l2_post_clip=post)
-        self.scaler.update()
+        if stepping:  # without a single gradient nothing was unscaled, and update() would raise
+            self.scaler.update()
 
         if log.skipped:
             hold_floor(self.scaler, scale, self.scale_floor)

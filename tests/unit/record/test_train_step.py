@@ -423,6 +423,25 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class TestNoGradientAtAll:
+    @pytest.mark.parametrize("precision", ["fp32", "fp16"])
+    def test_is_a_step_that_changes_nothing(self, precision):
+        model, elsewhere = network(), torch.ones((), requires_grad=True)
+        scaler = GradScaler("cpu", init_scale=8.0, enabled=precision == "fp16")
+        state = AmpTrainState(
+            model,
+            sgd(model),
+            lambda model, batch: elsewhere * 2,
+            precision=Precision(precision, "cpu"),
+            scaler=scaler,
+        )
+        before = weights(model)
+        log = state.step(*batch(0))
+        assert (log.loss, log.skipped, log.grad_l2_pre_clip) == (2.0, False, 0.0)
+        assert same(before, weights(model))
+        assert scaler.get_scale() == (8.0 if precision == "fp16" else 1.0)
+
+
 @contextmanager
 def counted_reads(monkeypatch):
     """Counts every way of reading a tensor: ``tolist`` on a CPU tensor dispatches no operator."""
