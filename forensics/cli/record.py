@@ -114,7 +114,7 @@ def _describe(reference: str | None) -> str:
 def _config(recipe: type[Recipe], out: Path, given: dict[str, Any]) -> Config:
     """The recipe's defaults (on a resume: the run's own config), changed by file and options."""
     config = Config.from_dict(recipe.defaults.to_dict(), where=f"defaults of {recipe.name}")
-    if given["resume"] and (recorded := _recorded_config(out)):
+    if given["resume"] and (recorded := _recorded_config(out, recipe.name)):
         config = Config.from_dict(recorded, base=config, where=out / "run.json")
     if given["config"]:
         path = given["config"]
@@ -128,12 +128,14 @@ def _config(recipe: type[Recipe], out: Path, given: dict[str, Any]) -> Config:
     return Config.from_dict(flags, base=config, where="command line")
 
 
-def _recorded_config(out: Path) -> dict[str, Any]:
+def _recorded_config(out: Path, recipe: str) -> dict[str, Any]:
+    """The config of the run in ``out``; empty where it is of another recipe: refused later."""
     from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
 
     if not (out / MANIFEST_NAME).exists():
         return {}
-    config = read_manifest(out).recipe.get("config")
+    recorded = read_manifest(out).recipe
+    config = recorded.get("config") if recorded.get("name") in (None, recipe) else None
     return config if isinstance(config, dict) else {}
 
 

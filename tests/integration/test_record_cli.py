@@ -143,6 +143,9 @@ def test_an_existing_run_is_refused_resumed_or_overwritten(home, capsys):
     longer = load_run(home / "runs" / "healthy-mlp").steps
     assert longer["loss"].tolist()[:6] == first
     assert len(longer) == 9
+    capsys.readouterr()
+    assert record("healthy-cnn", "--resume", "--out", "runs/healthy-mlp") == 2
+    assert "is a run of healthy-mlp, not of healthy-cnn" in capsys.readouterr().err
     assert record("healthy-mlp", "--overwrite", "--steps", "4") == 0
     other = load_run(home / "runs" / "healthy-mlp").steps["loss"].tolist()
     assert len(other) == 4
