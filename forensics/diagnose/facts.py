@@ -37,6 +37,7 @@ def facts_of(signals: Signals) -> RunFacts:
         ended=_ended(manifest) if manifest is not None else "",
         repairs=tuple(repair.message for repair in run.repairs),
         superseded=tuple(_superseded(run)),
+        missing=manifest.missing if manifest is not None else (),
     )
 
 
@@ -79,7 +80,8 @@ def _ended(manifest: Manifest) -> str:
     if ended is None:
         return "no end recorded (killed, or still running)" if manifest.segments else ""
     at = "" if ended.step is None else f" at step {ended.step:,}"
-    said = f": {ended.message}" if ended.message else ""
+    message = ended.message.removeprefix(f"step {ended.step}: ")  # the alarm's words begin so
+    said = f": {message}" if message else ""
     words = {
         "finished": "",
         "interrupted": f"interrupted{at}",

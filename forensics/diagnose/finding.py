@@ -142,6 +142,7 @@ class RunFacts:
         ended: how the run ended, in a clause, or empty.
         repairs: what the reader mended, a clause each.
         superseded: what was wrong in rows that a resume replaced, a clause each.
+        missing: what the recording could not write, a clause each.
     """
 
     path: str
@@ -156,6 +157,7 @@ class RunFacts:
     ended: str = ""
     repairs: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,7 @@ def _run(run: RunFacts) -> dict[str, Any]:
         "ended": run.ended,
         "repairs": list(run.repairs),
         "superseded": list(run.superseded),
+        "missing": list(run.missing),
     }
 
 

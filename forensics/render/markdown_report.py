@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from forensics.diagnose.finding import Diagnosis, Status
-from forensics.render.phrases import facts_line, message, points, remedies, span, tally
+from forensics.render.phrases import facts_line, lost, message, points, remedies, span, tally
 from forensics.render.safe_text import map_texts, markdown, visible
 
 MOST_ROWS = 30
@@ -27,6 +27,7 @@ def render_markdown(diagnosis: Diagnosis, *, verbose: bool = False, settings: st
         f"## {safe.run.path}: {_status(verdict.status)}",
         facts_line(safe.run),
         *safe.run.superseded,
+        *lost(safe.run),
         f"**Verdict:** {verdict.summary}",
         _timeline(safe),
         *_bullets("Open", verdict.undecided),

@@ -42,6 +42,11 @@ def facts_line(run: RunFacts) -> str:
     return " · ".join(parts)
 
 
+def lost(run: RunFacts) -> list[str]:
+    """What the recording could not write, a line each."""
+    return [f"not recorded: {clause}" for clause in run.missing]
+
+
 def _extent(run: RunFacts) -> str:
     """How many steps, and which where they are not simply the first so many."""
     if run.first_step is None or run.last_step is None:

@@ -10,6 +10,7 @@ from forensics.render.ansi import BOLD, DIM, severity_code, status_code
 from forensics.render.page import MARGIN, Cell, Page
 from forensics.render.phrases import (
     facts_line,
+    lost,
     message,
     points,
     reasons,
@@ -93,7 +94,7 @@ def _header(page: Page, diagnosis: Diagnosis) -> None:
     else:
         page.paragraph(path, hang=2, code=BOLD)
         page.paragraph(facts, indent=2)
-    for text in run.superseded:
+    for text in (*run.superseded, *lost(run)):
         page.paragraph(text, indent=2)
 
 

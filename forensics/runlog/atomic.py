@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator
@@ -45,6 +46,33 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
         raise
     sync_directory(target.parent)
+
+
+def rewrite(path: str | os.PathLike[str], data: bytes | str) -> None:
+    """Write over an existing file where it lies, for a disk with no room for a second copy.
+
+    The last resort: only a machine that goes down in the middle can tear the file.
+
+    Raises:
+        OSError: the new contents do not fit either; the old ones are put back.
+    """
+    payload = data.encode("utf-8") if isinstance(data, str) else data
+    with open(path, "r+b", buffering=0) as file:
+        old = file.read()
+        try:
+            _write_over(file, payload)
+        except OSError:
+            _write_over(file, old)
+            raise
+
+
+def _write_over(file: io.FileIO, payload: bytes) -> None:
+    file.seek(0)
+    rest = memoryview(payload)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+    file.truncate()
+    os.fsync(file.fileno())
 
 
 def sync_file(path: Path) -> None:

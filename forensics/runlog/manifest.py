@@ -6,6 +6,7 @@ The immutable part (recipe, seeds, precision, parameters …) is written once; t
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from forensics.errors import InputError
-from forensics.runlog.atomic import atomic_write
+from forensics.runlog.atomic import atomic_write, rewrite
 from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.schema import SCHEMA_VERSION
 
@@ -176,9 +177,19 @@ class Manifest:
 
 
 def write_manifest(run_dir: str | os.PathLike[str], manifest: Manifest) -> None:
-    """Replace ``run.json`` whole. Raises OSError; then the old one is as it was."""
-    text = json.dumps(manifest.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
-    atomic_write(Path(run_dir) / MANIFEST_NAME, text + "\n")
+    """Replace ``run.json`` whole; on a full disk write over it, for it must say what is missing.
+
+    Raises:
+        OSError: it cannot be written; the old one is as it was.
+    """
+    text = json.dumps(manifest.to_json(), allow_nan=False, indent=1, ensure_ascii=False) + "\n"
+    path = Path(run_dir) / MANIFEST_NAME
+    try:
+        atomic_write(path, text)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not path.is_file():
+            raise
+        rewrite(path, text)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:

@@ -86,6 +86,10 @@ def test_without_a_clock_the_segments_tell_unless_one_never_ended() -> None:
             Ended("alarm", 9, "100 skips in a row"),
             "stopped by its alarm at step 9: 100 skips in a row",
         ),
+        (
+            Ended("alarm", 9, "step 9: the last 100 steps were all skipped"),
+            "stopped by its alarm at step 9: the last 100 steps were all skipped",
+        ),
         (Ended("exception", 7, "ValueError: no"), "raised at step 7: ValueError: no"),
         (Ended("exception"), "raised"),
         (Ended("eaten", 1), "eaten at step 1"),
@@ -94,6 +98,12 @@ def test_without_a_clock_the_segments_tell_unless_one_never_ended() -> None:
 )
 def test_how_the_run_ended(ended: Ended | None, said: str) -> None:
     assert facts(manifest=Manifest(segments=(Segment(),), ended=ended)).ended == said
+
+
+def test_what_the_recording_could_not_write_is_told() -> None:
+    lost = ("params: 2 writes failed between steps 1 and 2 (No space left on device)",)
+    assert facts(manifest=Manifest(missing=lost)).missing == lost
+    assert facts().missing == ()
 
 
 def test_repairs_of_all_parts_are_told() -> None:

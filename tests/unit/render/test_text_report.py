@@ -146,6 +146,12 @@ def test_what_a_resume_replaced_is_told_under_the_facts() -> None:
     assert lines[1] == "  replaced by a resume, steps 40 to 59: the loss was NaN"
 
 
+def test_what_could_not_be_recorded_is_told_under_the_facts() -> None:
+    run = facts(missing=("steps.csv: 1 write failed at step 9 (No space left on device)",))
+    text = " ".join(render_text(replace(healthy(), run=run)).split())
+    assert "not recorded: steps.csv: 1 write failed at step 9 (No space left" in text
+
+
 def test_settings_that_changed_the_judgement_are_named() -> None:
     assert "settings from forensics.toml" in render_text(healthy(), settings="forensics.toml")
     assert "settings from x.toml" in render_text(forward_overflow(), settings="x.toml")
