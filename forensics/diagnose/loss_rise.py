@@ -37,7 +37,7 @@ class Rise:
         share: the rise as a share of that level.
         sudden: most of it happened between two neighbouring blocks.
         steady: the blocks after the best rise nearly all the way.
-        falling: it is on its way down again.
+        falling: it is on its way down again, or was up before and came back.
         final: it happened in the last rows before the end, or before nothing finite is left.
     """
 
@@ -80,9 +80,18 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
         share=rise / size,
         sudden=bool(np.max(np.diff(after)) >= 0.6 * rise),
         steady=_kendall(after) >= 0.6 and not path.drowned(level),
-        falling=top < len(after) - LATEST and float(path.medians[-1]) < low,
+        falling=(top < len(after) - LATEST and float(path.medians[-1]) < low)
+        or _went_back(after, level, rise),
         final=False,
     )
+
+
+def _went_back(after: FloatArray, level: float, rise: float) -> bool:
+    """Were the blocks after the best near the end's level long before they last left the best's?"""
+    high = np.flatnonzero(after >= level + 0.65 * rise)
+    low = np.flatnonzero(after <= level + 0.35 * rise)
+    slack = max(3, len(after) // 4)
+    return len(high) > 0 and len(low) > 0 and int(low[-1]) - int(high[0]) > slack
 
 
 def _climb(medians: FloatArray) -> float:

@@ -135,13 +135,19 @@ def _loss_level(signals: Signals) -> LossLevel:
     return LossLevel(unit, start, np.arcsinh(np.where(np.isfinite(loss), loss, np.nan) / unit))
 
 
+def _bad(signals: Signals) -> BoolArray:
+    """Non-finite rows that speak of the weights: an overflow that a scaler skips does not."""
+    overflow = signals.norm_bad & ~signals.skipped if signals.scaling.active else signals.norm_bad
+    return signals.loss_bad | overflow
+
+
 def norm_spikes(signals: Signals, z: float, ratio: float) -> Spikes:
     """Spikes of the gradient norm, at least ``ratio`` times the level before."""
 
     def large(values: FloatArray, levels: FloatArray) -> BoolArray:
         return np.asarray(values - levels > np.log(ratio), dtype=bool)
 
-    return find_spikes(signals.log_norm, signals.loss_bad | signals.norm_bad, large, z)
+    return find_spikes(signals.log_norm, _bad(signals), large, z)
 
 
 def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes:
@@ -153,7 +159,7 @@ def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes
         least = np.maximum(share * np.abs(low), rise * level.unit / _UNIT)
         return np.asarray(high - low > least, dtype=bool)
 
-    spikes = find_spikes(level.values, signals.loss_bad | signals.norm_bad, large, z)
+    spikes = find_spikes(level.values, _bad(signals), large, z)
     return _kept(spikes, _above_signed(level, spikes, z))
 
 
