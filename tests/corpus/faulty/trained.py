@@ -19,9 +19,11 @@ Made = tuple[Run, Label]
 def rate_too_high(rng: Rng) -> Made:
     """SGD on a squared error beyond its stable rate: ever faster growth to Inf, then NaN."""
     log = trained(Tiny(rng, lr=rng.uniform(2.3, 2.7), squared=True), 400)
+    while np.isfinite(log.values["loss"]).all():  # some networks stand even this rate
+        log = trained(Tiny(rng, lr=rng.uniform(2.3, 2.7), squared=True), 400)
     bad = int(np.argmax(~np.isfinite(log.values["loss"])))
     return Run(PATH, log.table()), fault(
-        ("gradient-explosion", "loss-divergence", "nonfinite-loss"),  # a dozen rows in all
+        ("gradient-explosion", "loss-divergence"),
         0,
         Expect("nonfinite-loss", bad),
         upto=bad,
