@@ -81,6 +81,8 @@ def main(out: str, **told: Any) -> int:
         if done - 1 == kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if done - 1 == interrupt:
+            # A shell that started the tests in the background has Ctrl-C ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.raise_signal(signal.SIGINT)
 
     torch.set_num_threads(1)  # another count computes other bits
