@@ -64,7 +64,7 @@ _SETTINGS = ("steps", "seed", "precision", "device", "accumulation")
 )
 @click.option("--abort-on-skip-rate", is_flag=True, help="Stop (exit 3) on the skip-rate alarm.")
 def record(recipe: str | None, listing: bool, print_config: bool, **given: Any) -> ExitCode:
-    r"""Train a recipe and record the run.
+    """Train a recipe and record the run.
 
     RECIPE is a name that --list shows, or one of your own as path/to/file.py:name. Settings come
     from the recipe, then --config, then --set, then the options here.

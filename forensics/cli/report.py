@@ -46,7 +46,7 @@ def report(
     config: str | None,
     verbose: bool,
 ) -> ExitCode:
-    r"""Say what went wrong in a run, and what to do about it.
+    """Say what went wrong in a run, and what to do about it.
 
     PATH is a run directory or its steps.csv; several are told one after the other.
 

@@ -24,7 +24,7 @@ _ID_WIDTH = 26
 @click.command(short_help="List what can be diagnosed, or explain one rule.")
 @click.argument("rule_id", metavar="[RULE]", required=False)
 def rules(rule_id: str | None) -> None:
-    r"""List what can be diagnosed, or explain one rule.
+    """List what can be diagnosed, or explain one rule.
 
     With RULE: what it detects, why it matters, its evidence, when it stays silent, and each
     threshold with the source of its default.
