@@ -53,7 +53,7 @@ def weigh(
     chain = tuple(findings[i] for i in consequences)
     return Verdict(
         status=Status.FAULTY,
-        summary=_summary(signals, findings[root], chain),
+        summary=_summary(findings[root], chain),
         root=root,
         consequences=tuple(consequences),
         unrelated=rest,
@@ -158,9 +158,8 @@ def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:
     return text
 
 
-def _summary(signals: Signals, root: Finding, chain: tuple[Finding, ...]) -> str:
+def _summary(root: Finding, chain: tuple[Finding, ...]) -> str:
     """The answer in one or two sentences: the root, and the worst that came of it."""
-    del signals
     told = {f.rule: f for f in chain}
     ends = ("dead-run", "nonfinite-step-applied", "loss-scale-collapse", "loss-divergence")
     after = [told[rule].message for rule in ends if rule in told][:1]
