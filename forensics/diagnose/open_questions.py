@@ -49,6 +49,9 @@ def open_questions(
     if root.rule == "masked-nonfinite":
         questions.append(
             "The logger hides the bad values. Logging the raw loss of every step shows the first."
+            if signals.has("grad_l2_pre_clip")
+            else "A hidden NaN or batches without labels: the raw loss of every step and the "
+            "gradient norm tell them apart."
         )
     return tuple(questions)
 

@@ -132,7 +132,9 @@ def _loss_level(signals: Signals) -> LossLevel:
     start = float(np.median(np.abs(early[:_START]))) if len(early) else float("nan")
     positive = start > 0 and bool((early > 0).all())
     unit = _UNIT * min(1.0, start) if positive else _UNIT
-    return LossLevel(unit, start, np.arcsinh(np.where(np.isfinite(loss), loss, np.nan) / unit))
+    # A batch without labels has a loss and a norm of exactly 0: it says nothing about the level.
+    told = np.isfinite(loss) & ~((loss == 0) & (signals.norm == 0))
+    return LossLevel(unit, start, np.arcsinh(np.where(told, loss, np.nan) / unit))
 
 
 def _bad(signals: Signals) -> BoolArray:

@@ -3,7 +3,8 @@
 What it detects
     Medians of 5 norms below 1e-7, or below 1e-4 of the early median, for at least 150 norms (in a
     short log for three eighths of it), told with how it came to that: from the start, at once, or
-    gradually.
+    gradually. A norm of exactly 0 counts where the loss is switched off with it: exactly 0 to the
+    end, without having been on its way there.
 
 Why it matters
     What gets no gradient learns nothing. Unlike a NaN it raises no alarm: the run goes on and
@@ -13,14 +14,14 @@ Evidence
     The norm early, before and in the episode, and the loss in the same steps.
 
 Silent when
-    The loss fell as much as the norm, or fell on while the norm did (a sound fit to the last bit);
-    or the log prints so few decimals that a small norm reads as 0.
+    The loss fell as much as the norm, or fell on while the norm did (a sound fit to the last bit,
+    a margin that is met); or the log prints so few decimals that a small norm reads as 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median, medians_of_five, runs_of, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
+from forensics.diagnose.zero_loss import switched_off
 from forensics.runlog.steps import FloatArray, IntArray
 
 SIZE = 5
@@ -43,6 +45,7 @@ class Thresholds:
     share: float = threshold(1e-4, "healthy norms fall by 1 to 2 decades from their start")
     rows: int = threshold(150, "norms: longer than any pause of a sound loop")
     part: float = threshold(0.375, "of a short log up to there, in place of 150 norms")
+    off: int = threshold(30, "norms that suffice where the loss is switched off with them")
     early: int = threshold(100, "norms that say what was usual at the start")
     told: int = threshold(12, "a reader at night reads no more")
 
@@ -59,6 +62,7 @@ class _Episode:
         early: early median of the norm.
         level: median of the norm in the stretch.
         lasts: to the end of the log.
+        off: the loss is exactly 0 as well, and nothing led there.
     """
 
     first: int
@@ -68,17 +72,21 @@ class _Episode:
     early: float
     level: float
     lasts: bool
+    off: bool = False
 
 
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
 def gradient_vanishing(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode."""
-    for episode in _episodes(signals, thresholds):
-        if not _is_fit(signals, episode) and not _is_censored(signals, episode):
+    off = switched_off(signals)
+    for episode in _episodes(signals, thresholds, off):
+        if off is not None and episode.level == 0 and abs(episode.first - off) <= SIZE:
+            yield _finding(signals, replace(episode, off=True))
+        elif not _is_fit(signals, episode) and not _is_censored(signals, episode):
             yield _finding(signals, episode)
 
 
-def _episodes(signals: Signals, limits: Thresholds) -> list[_Episode]:
+def _episodes(signals: Signals, limits: Thresholds, off: int | None) -> list[_Episode]:
     rows = np.flatnonzero(np.isfinite(signals.norm))
     norm = signals.norm[rows]
     positive = norm[: limits.early]
@@ -88,6 +96,9 @@ def _episodes(signals: Signals, limits: Thresholds) -> list[_Episode]:
     first, last = runs_of(blocks < limit)
     # Early in a log three eighths of it are enough; what comes later changes nothing about that.
     enough = np.clip(limits.part * (last + 1), 3, limits.rows // SIZE)
+    if off is not None:  # two witnesses need less time than one
+        with_loss = rows[first * SIZE] >= off - SIZE
+        enough = np.where(with_loss, np.minimum(enough, limits.off // SIZE), enough)
     long = last - first + 1 >= enough
     pairs = zip(first[long][: limits.told], last[long][: limits.told], strict=True)
     return [_episode(rows, norm, limit, early, int(a) * SIZE, int(b + 1) * SIZE) for a, b in pairs]
@@ -175,6 +186,8 @@ def _message(signals: Signals, episode: _Episode) -> str:
     rows = episode.last - episode.first + 1
     loss = median(signals.loss[episode.first : episode.last + 1])
     still = f", while the loss stays at {number(loss)}" if np.isfinite(loss) else ""
+    if episode.off:
+        still = ", and the loss is exactly 0 with it"
     until = (
         f"for the last {percent(rows / len(signals))} of the run"
         if episode.lasts
@@ -191,6 +204,12 @@ def _message(signals: Signals, episode: _Episode) -> str:
 
 def _cause(signals: Signals, episode: _Episode) -> str:
     half = " In fp16 gradients below 6e-8 become 0." if signals.precision == "fp16" else ""
+    if episode.off:
+        return (
+            "The loss was switched off from one step to the next, so it is no fit: batches without "
+            "labels or with all of them masked, a weight or mask of 0, or a nan_to_num that turns "
+            "a NaN loss into 0."
+        )
     if episode.level == 0:
         return (
             f"A graph cut between loss and weights (detach, no_grad, .item), units that are all "
@@ -210,6 +229,12 @@ def _cause(signals: Signals, episode: _Episode) -> str:
 
 
 def _remedy(signals: Signals, episode: _Episode) -> str:
+    if episode.off:
+        first = f"{signals.step_at(episode.first):,}"
+        return (
+            f"Count the labels that are left in the batch of step {first}, and print the loss of "
+            f"single samples before it is masked, weighted or cleaned; resume from before {first}."
+        )
     if episode.first == 0 or not np.isfinite(episode.early):
         return (
             "Look at the gradient norms layer by layer at the first step: where they break off the "

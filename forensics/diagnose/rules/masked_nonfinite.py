@@ -4,7 +4,8 @@ What it detects
     Steps whose gradient norm is NaN or Inf while the loss is written as exactly 0, repeats its last
     value bit for bit although a step was taken, or is missing although it is written elsewhere.
     Trainers that average NaN away print 0; loggers that print a loss only if it is ≥ 0 leave it
-    out. One finding an episode; episodes closer than 100 rows are one.
+    out. One finding an episode; episodes closer than 100 rows are one. Where no norm is logged, a
+    loss that is exactly 0 from one step to the next and until the end.
 
 Why it matters
     The curve looks calm, even perfect, while the run is dead.
@@ -13,8 +14,8 @@ Evidence
     The norm and the loss as written.
 
 Silent when
-    The loss was 0 before, one lone value is missing, or the step was skipped: a skipped step may
-    repeat its loss honestly.
+    The loss was 0 before or on its way there, one lone value is missing, or the step was skipped:
+    a skipped step may repeat its loss honestly.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, span
+from forensics.diagnose.zero_loss import switched_off
 from forensics.runlog.steps import BoolArray
 
 
@@ -40,11 +42,16 @@ class Thresholds:
     repeats: int = threshold(
         3, "losses printed with 4 digits agree by chance twice in a row, hardly three times"
     )
+    zeros: int = threshold(30, "rows without a norm beside them: batches without labels are fewer")
+    part: float = threshold(0.375, "of a short log up to there, as in gradient-vanishing")
 
 
-@rule(thresholds=Thresholds, needs=("loss", "grad_l2_pre_clip"))
+@rule(thresholds=Thresholds, needs=("loss",))
 def masked_nonfinite(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of disguised losses."""
+    if not signals.has("grad_l2_pre_clip"):
+        yield from _without_norms(signals, thresholds)
+        return
     if not signals.norm_bad.any():
         return
     zero, frozen, gone = _zero(signals), _frozen(signals, thresholds), _gone(signals, thresholds)
@@ -67,6 +74,30 @@ def masked_nonfinite(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
             remedy="Log the raw loss of every step (in the HF Trainer logging_nan_inf_filter="
             "False), and take the first step with a non-finite norm as the start.",
         )
+
+
+def _without_norms(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
+    """A loss that is 0 for good and was not going there: what a filter of NaN prints."""
+    first = switched_off(signals)
+    if first is None:
+        return
+    rows = int(signals.present("loss")[first:].sum())
+    if rows < min(thresholds.zeros, thresholds.part * len(signals)):
+        return
+    before = int(np.flatnonzero(signals.present("loss")[:first])[-1])
+    yield Finding(
+        rule="masked-nonfinite",
+        severity=Severity.ERROR,
+        message=f"loss is exactly 0 from step {signals.step_at(first):,} to the end, after "
+        f"{number(float(signals.loss[before]))} at step {signals.step_at(before):,}",
+        first_step=signals.step_at(first),
+        last_step=signals.last_step,
+        evidence=(signals.evidence("loss", signals.loss, [before - 1, before, first, first + 1]),),
+        cause="A NaN that a logger averages away (a filter of NaN and Inf prints 0), or batches "
+        "without labels; the gradient norm, which is not logged, would tell.",
+        remedy="Log the raw loss and the gradient norm of every step (in the HF Trainer "
+        "logging_nan_inf_filter=False), and count the labels of the first batch with loss 0.",
+    )
 
 
 def _zero(signals: Signals) -> BoolArray:

@@ -170,3 +170,15 @@ def nan_inside(rng: Rng) -> Made:
         slack=onset_slack(made.rows),
         may=BLOW_UP | {"recurring-sample", "nonfinite-parameter"},
     )
+
+
+@FAULTY_CASES.add("loss-switched-off")
+def switched_off(rng: Rng) -> Made:
+    """Batches without a single label from one step on: loss and norm are exactly 0 for good."""
+    made = training(rng, int(rng.choice([400, 3000, 20_000])), "pretraining")
+    start = made.at(0.3, 0.8)
+    made.loss_factor[start:] = 0.0
+    made.norm_factor[start:] = 0.0
+    return run_of(made, Loop("bf16"), form=any_form(made)), fault(
+        ("gradient-vanishing", "masked-nonfinite"), start, may=STALL, undecided=True
+    )

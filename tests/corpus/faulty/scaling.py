@@ -284,6 +284,18 @@ def runaway_from_start(rng: Rng) -> Made:
     )
 
 
+@FAULTY_CASES.add("runaway-unseen-overflows")
+def runaway_unseen(rng: Rng) -> Made:
+    """A scaler that never sees an overflow: the scale grows past all that fp16 can hold."""
+    made = pretraining(rng, 6000)
+    made.limit[:] = 1000.0
+    interval = int(rng.choice([20, 50, 100]))
+    loop = Loop("fp16", torch_policy(interval=interval))
+    return run_of(made, loop, form="canonical"), fault(
+        "loss-scale-runaway", 20 * interval, slack=5 * interval
+    )
+
+
 def _underflow(name: str, scale: float, norm: float, rows: int) -> None:
     @FAULTY_CASES.add(f"underflow-{name}")
     def make(rng: Rng) -> Made:

@@ -217,3 +217,14 @@ def guard_for_norm(rng: Rng) -> Made:
     ]
     log.written["grad_l2_post_clip"] = ~log.values["skipped"]
     return run_of(made, Loop("bf16"), log, form="canonical"), HEALTHY
+
+
+@HEALTHY_CASES.add("batches-without-labels")
+def without_labels(rng: Rng) -> Made:
+    """One batch in five has nothing to learn from: loss and norm are exactly 0 there."""
+    made = pretraining(rng, int(rng.choice([400, 4000])))
+    empty = rng.random(made.rows) < 0.2
+    empty[-4:] = True
+    made.loss_factor[empty] = 0.0
+    made.norm_factor[empty] = 0.0
+    return run_of(made, Loop("bf16"), form=any_form(made)), HEALTHY

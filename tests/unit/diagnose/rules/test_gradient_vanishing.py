@@ -86,3 +86,55 @@ def test_silent_on_a_short_pause() -> None:
     columns = healthy_columns("pretraining", 4, 3_000)
     columns["grad_l2_pre_clip"][1_500:1_550] = 0.0
     assert not found(gradient_vanishing, columns)
+
+
+@pytest.mark.parametrize(
+    ("rows", "at"), [(60, 30), (400, 200), (2_000, 1_500), (2_000, 1_960), (100_000, 60_000)]
+)
+def test_fires_where_loss_and_norm_are_switched_off_together(rows: int, at: int) -> None:
+    columns = healthy_columns("pretraining", 0, rows)
+    columns["loss"][at:] = 0.0
+    columns["grad_l2_pre_clip"][at:] = 0.0
+    (finding,) = found(gradient_vanishing, columns)
+    assert finding.first_step == at
+    assert finding.last_step == rows - 1
+    assert finding.severity is Severity.ERROR
+    assert "the loss is exactly 0 with it" in finding.message
+    assert "switched off" in finding.cause
+
+
+def margin_loss(rows: int, batch: int, seed: int) -> Columns:
+    """A perceptron with a margin on separable points: its loss arrives at 0 and stays there."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(200, 2)) + np.array([[2.5, 0.0]])
+    points[100:] -= np.array([[5.0, 0.0]])
+    points = points[np.abs(points[:, 0]) > 0.3]
+    side = np.sign(points[:, 0])
+    weight = np.array([0.0, 1.0])
+    losses, norms = np.zeros(rows), np.zeros(rows)
+    for i in range(rows):
+        pick = rng.choice(len(points), batch, replace=False)
+        short = np.maximum(0, 1 - side[pick] * (points[pick] @ weight))
+        gradient = -((short > 0) * side[pick]) @ points[pick] / batch
+        losses[i], norms[i] = short.mean(), np.linalg.norm(gradient)
+        weight -= 0.05 * gradient
+    return {"loss": losses, "grad_l2_pre_clip": norms}
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64, 180])
+@pytest.mark.parametrize("seed", range(3))
+def test_silent_where_a_margin_is_met(batch: int, seed: int) -> None:
+    for rows in (60, 300, 2_000):
+        assert not found(gradient_vanishing, margin_loss(rows, batch, seed))
+
+
+def test_silent_on_batches_without_labels_and_on_a_loss_that_ends_at_rounding() -> None:
+    masked = healthy_columns("pretraining", 0, 2_000)
+    empty = np.random.default_rng(0).random(2_000) < 0.3
+    empty[-5:] = True
+    masked["loss"][empty] = 0.0
+    masked["grad_l2_pre_clip"][empty] = 0.0
+    assert not found(gradient_vanishing, masked)
+    at = np.arange(2_000)
+    half = np.round(np.exp(-at / 40) / 2**-9) * 2**-9  # a loss in steps of bf16
+    assert not found(gradient_vanishing, {"loss": half, "grad_l2_pre_clip": half.copy()})

@@ -53,3 +53,26 @@ def test_silent_on_a_few_steps_without_gradients() -> None:
     norm = np.full(10_000, 0.3123456)
     norm[9000:9005] = 0
     assert found(loss_scale_runaway, run_of(growing(10_000, norm))) == []
+
+
+def beyond(rows: int, norm: object, interval: int = 25) -> dict:
+    scale = 65536.0 * 2.0 ** (np.arange(rows) // interval)
+    return calm(rows, scaler_scale=scale, grad_l2_pre_clip=norm)
+
+
+def test_fires_on_ordinary_gradients_that_no_fp16_can_hold_at_that_scale() -> None:
+    columns = beyond(3000, np.exp(0.2 * np.random.default_rng(0).normal(size=3000)))
+    for manifest in (None, FP16):
+        (finding,) = found(loss_scale_runaway, run_of(columns, manifest))
+        assert 490 <= finding.first_step <= 530
+        assert finding.last_step == 2999
+        assert "65,536 to 2^135 and is beyond float32 without an overflow" in finding.message
+        assert "although the gradient norm is 0.98" in finding.message
+        assert "bf16" in finding.remedy
+
+
+def test_silent_where_the_norm_is_of_scaled_gradients_or_the_precision_needs_no_scaler() -> None:
+    scale = 65536.0 * 2.0 ** (np.arange(600) // 25)
+    assert found(loss_scale_runaway, run_of(beyond(600, 0.3123 * scale))) == []
+    bf16 = replace(FP16, precision="bf16")
+    assert found(loss_scale_runaway, run_of(beyond(3000, np.full(3000, 0.3)), bf16)) == []

@@ -64,3 +64,25 @@ def test_silent_on_one_value_that_is_missing() -> None:
     columns["grad_l2_pre_clip"][40] = NAN
     gone = {"loss": with_values(np.ones(60, bool), 40, False)}
     assert found(masked_nonfinite, run_of(columns, masks=gone)) == []
+
+
+def test_fires_on_a_loss_switched_off_where_no_norm_is_logged() -> None:
+    columns = calm(400, grad_l2_pre_clip=None, grad_l2_post_clip=None)
+    columns["loss"][250:] = 0.0
+    (finding,) = found(masked_nonfinite, run_of(columns))
+    assert (finding.first_step, finding.last_step) == (250, 399)
+    assert finding.message.startswith("loss is exactly 0 from step 250 to the end, after ")
+    columns["loss"] = calm(400)["loss"]
+    columns["loss"][390:] = 0.0
+    assert found(masked_nonfinite, run_of(columns)) == []
+
+
+def test_silent_on_a_loss_that_was_on_its_way_to_zero() -> None:
+    columns = calm(400, grad_l2_pre_clip=None, grad_l2_post_clip=None)
+    columns["loss"] = np.maximum(0.0, 2.0 - np.arange(400) / 100)
+    assert found(masked_nonfinite, run_of(columns)) == []
+    columns["loss"] = np.round(2.0 * np.exp(-np.arange(400) / 60), 2)
+    assert found(masked_nonfinite, run_of(columns)) == []
+    columns["loss"] = np.where(np.random.default_rng(0).random(400) < 0.5, 0.0, 1.5)
+    columns["loss"][300:] = 0.0
+    assert found(masked_nonfinite, run_of(columns)) == []
