@@ -188,7 +188,7 @@ class WhatIf:
     change: str
     from_step: int
     until_step: int
-    finite: bool | None
+    finite: bool | None = None
     first_bad_step: int | None = None
     note: str = ""
 

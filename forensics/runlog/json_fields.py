@@ -10,7 +10,14 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
-_NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_NONFINITE = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+}
 
 
 class FieldError(ValueError):
@@ -21,7 +28,8 @@ def dataclass_from_json(cls: type[_T], data: Mapping[str, Any], where: str = "")
     """A dataclass from a JSON object: unknown keys are ignored, null keeps the default.
 
     Fields may be int, float, str, bool, ``Any``, optional ones, tuples of one type, mappings
-    with text keys, and dataclasses of these. A float may be ``"nan"``, ``"inf"``, ``"-inf"``.
+    with text keys, and dataclasses of these. A float may be ``"nan"``, ``"inf"``, ``"-inf"``,
+    ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
 
     Raises:
         FieldError: a value is of the wrong type, or a field without default is missing.
