@@ -29,28 +29,6 @@ CONTRACT = {
     *("reproduces", "persistence", "faithful_until", "cross_device", "what_if", "checkpoints"),
     "capsule",
 }
-    "status",
-    "reason",
-    "first_bad_step",
-    "root_step",
-    "phase",
-    "kind",
-    "operator",
-    "autograd_node",
-    "module",
-    "parameter",
-    "parameters",
-    "element",
-    "source_line",
-    "samples",
-    "reproduces",
-    "persistence",
-    "faithful_until",
-    "cross_device",
-    "what_if",
-    "checkpoints",
-    "capsule",
-]
 
 
 def log(losses: list[Any], first: int = 0) -> StepTable:
