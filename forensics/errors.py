@@ -58,6 +58,10 @@ class MissingExtraError(UsageError):
     """A part that needs an optional dependency which is not installed."""
 
 
+class NotReplayableError(ForensicsError):
+    """A run, or a change of it, that cannot be trained again here."""
+
+
 class RecordingStoppedError(ForensicsError):
     """A recording that its own alarm stopped; everything is on disk."""
 

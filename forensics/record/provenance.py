@@ -47,7 +47,7 @@ def describe_run(
     """
     device = next(p for o in optimizers for g in o.param_groups for p in g["params"]).device
     return Manifest(
-        tool_version=_version("forensics"),
+        tool_version=package_version("forensics"),
         device=device.type,
         device_name=_device_name(device),
         precision=precision.name if precision else "",
@@ -59,7 +59,7 @@ def describe_run(
         versions=_versions(),
         git=git_state(code or Path.cwd()),
         threads=torch.get_num_threads(),
-        processor=platform.processor() or platform.machine(),
+        processor=processor_name(),
     )
 
 
@@ -117,18 +117,24 @@ def _flavour(group: Mapping[str, Any]) -> str:
 
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": sys.platform} | {
-        name: _version(name) for name in _PACKAGES
+        name: package_version(name) for name in _PACKAGES
     }
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """The installed version of a package; empty where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return ""
 
 
+def processor_name() -> str:
+    """What the operating system calls this processor; other processors compute other bits."""
+    return platform.processor() or platform.machine()
+
+
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return platform.processor() or platform.machine()
+    return processor_name()

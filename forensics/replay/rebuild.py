@@ -1,0 +1,151 @@
+"""From ``run.json`` back to a recipe, its config and its device, trusting nothing that it names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forensics.errors import ForensicsError, NotReplayableError
+from forensics.record.config import Config
+from forensics.record.precision import Precision, choose_device, choose_precision
+from forensics.record.provenance import package_version, processor_name
+from forensics.record.recipe import Recipe
+from forensics.record.recipe_lookup import find_recipe, split_reference
+from forensics.runlog.manifest import Manifest
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a replay is made of.
+
+    Attributes:
+        kind: the recipe's class.
+        config: as recorded.
+        device: where the replay runs.
+        precision: as recorded, on that device.
+        cross_device: recorded on another type of device.
+        exact: the same bits can be expected: a CPU, and the same torch, threads and processor.
+        notes: what differs, a sentence each.
+    """
+
+    kind: type[Recipe]
+    config: Config
+    device: torch.device
+    precision: Precision
+    cross_device: bool
+    exact: bool
+    notes: tuple[str, ...]
+
+
+def rebuild(
+    manifest: Manifest, *, recipe: str | None = None, device: str | None = None, say: Say = print
+) -> Rebuilt:
+    """Find what a run was made of.
+
+    A recipe is looked up among the installed packages by its name. A file is loaded only where
+    the user names it: a run directory can come from a stranger, and loading a file runs it.
+
+    Args:
+        manifest: of the run.
+        recipe: what the user names: a registered name or ``file.py:name``.
+        device: the device to replay on; by default the recorded type where this machine has it.
+        say: told what the user should know.
+
+    Raises:
+        NotReplayableError: no recipe, or not one that fits.
+        InputError, UsageError: the recipe that the user names cannot be loaded.
+    """
+    kind = find_recipe(recipe) if recipe else _recorded_recipe(manifest)
+    config = _config(manifest, kind)
+    wanted = device or manifest.device or "cpu"
+    target = choose_device(wanted.partition(":")[0] if device is None else wanted, lambda _: None)
+    precision = (
+        Precision(manifest.precision, target.type)
+        if manifest.precision
+        else choose_precision(config.precision, target, lambda _: None)
+    )
+    recorded_on = manifest.device.partition(":")[0] or "cpu"
+    cross = recorded_on != target.type
+    notes = [*_differences(manifest, target), *_other_code(manifest, recipe)]
+    if cross:
+        notes.insert(0, f"recorded on {recorded_on}, replayed on {target.type}: not the same bits")
+    for note in notes:
+        say(note)
+    exact = target.type == "cpu" and not cross and not _differences(manifest, target)
+    return Rebuilt(kind, config, target, precision, cross, exact, tuple(notes))
+
+
+def _recorded_recipe(manifest: Manifest) -> type[Recipe]:
+    name, file = _text(manifest, "name"), _text(manifest, "file")
+    if not name and not file:
+        raise NotReplayableError(
+            "run.json names no recipe",
+            where="recipe",
+            hint="name the one that trains it: --recipe path/to/file.py:name",
+        )
+    if file or split_reference(name)[0] is not None:
+        shown = Path(file or name).name
+        raise NotReplayableError(
+            f"was recorded from the file {shown}, and a file is loaded only if you name it",
+            where="recipe",
+            hint=f"if you trust it: --recipe path/to/{shown}:{name or 'NAME'}",
+        )
+    try:
+        return find_recipe(name)
+    except ForensicsError as error:
+        raise NotReplayableError(
+            f"{error.what}: it is not installed here",
+            where="recipe",
+            hint="name the file that holds it: --recipe path/to/file.py:name",
+        ) from error
+
+
+def _config(manifest: Manifest, kind: type[Recipe]) -> Config:
+    saved = manifest.recipe.get("config", {})
+    try:
+        return Config.from_dict(saved, base=kind.defaults, where="run.json")
+    except (ForensicsError, AttributeError, TypeError, ValueError) as error:
+        what = error.what if isinstance(error, ForensicsError) else str(error)
+        raise NotReplayableError(
+            f"the recorded config does not fit the recipe {kind.name} ({what})",
+            where="recipe",
+            hint="is it the version of the recipe that was recorded?",
+        ) from error
+
+
+def _differences(manifest: Manifest, device: torch.device) -> list[str]:
+    """What makes other bits on the same type of device."""
+    found = []
+    recorded, here = manifest.versions.get("torch"), package_version("torch")
+    if recorded and recorded != here:
+        found.append(f"recorded with torch {recorded}, replayed with {here}")
+    if device.type == "cpu":
+        name = processor_name()
+        if manifest.processor and manifest.processor != name:
+            found.append(f"recorded on a processor {manifest.processor}, replayed on {name}")
+    return found
+
+
+def _other_code(manifest: Manifest, recipe: str | None) -> list[str]:
+    """The user's file against the recorded one."""
+    path = split_reference(recipe)[0] if recipe else None
+    recorded = _text(manifest, "file_sha256")
+    if path is None or not recorded:
+        return []
+    try:
+        same = hashlib.sha256(path.read_bytes()).hexdigest() == recorded
+    except OSError:
+        return []
+    return [] if same else [f"{path.name} is not the file that was recorded: it has changed since"]
+
+
+def _text(manifest: Manifest, key: str) -> str:
+    value: Any = manifest.recipe.get(key, "")
+    return value if isinstance(value, str) else ""

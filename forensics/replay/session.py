@@ -1,0 +1,433 @@
+"""A recorded training, trained again: brought to a saved state, and stepped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from forensics.diagnose.bisection_result import Departure
+from forensics.errors import ForensicsError, InputError, NotReplayableError
+from forensics.record.assembly import assemble, to_device, told
+from forensics.record.checkpoints import load_checkpoint
+from forensics.record.health import BadTensor, HealthScan
+from forensics.record.loop_watch import LoopWatch
+from forensics.record.parameters import ArrivalOrder, tracked_parameters
+from forensics.record.precision import Precision
+from forensics.record.recipe import Batch, Recipe, Training
+from forensics.record.train_step import AmpTrainState
+from forensics.record.training_state import gather_state, restore_state
+from forensics.replay.changes import Changes, applied, select_samples, to_double, widen
+from forensics.replay.memory_state import MemoryState, capture, put_back
+from forensics.replay.rebuild import Rebuilt, Say, rebuild
+from forensics.replay.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
+from forensics.replay.row_comparison import RecordedRows, compare_rows, tolerance_between
+from forensics.runlog.manifest import Manifest
+from forensics.runlog.run import CheckpointInfo, Run
+
+AS_RECORDED = Changes()
+
+Trace = Callable[[Callable[[], Any]], Any]
+"""``run → loss``: calls ``run`` once, which trains the step and returns its loss."""
+
+
+def open_session(
+    run: Run,
+    *,
+    recipe: str | None = None,
+    device: str | None = None,
+    tolerance: float | None = None,
+    say: Say = print,
+) -> Session:
+    """Make a run's training ready to be replayed; it stands before step 0, as built.
+
+    Args:
+        run: with its manifest.
+        recipe: names another than ``run.json`` does: a registered name or ``file.py:name``.
+        device: to replay on; by default the recorded type where this machine has it.
+        tolerance: relative, for the comparison of rows; by default bit for bit where that can be
+            expected, else 1e-3.
+        say: told what the user should know.
+
+    Raises:
+        NotReplayableError: the run cannot be trained again here; the reason is for the user.
+        InputError, UsageError: the recipe that the user names cannot be loaded.
+    """
+    if run.manifest is None:
+        raise NotReplayableError(
+            "there is no run.json, so nothing says what was trained",
+            where=run.path,
+            hint="name the training: --recipe path/to/file.py:name",
+        )
+    found = rebuild(run.manifest, recipe=recipe, device=device, say=say)
+    session = Session(run, run.manifest, found, tolerance)
+    try:
+        session.start()
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+@dataclass
+class _Loop:
+    """What runs a step: the reference step, or a watch around the recipe's own."""
+
+    recorder: ReplayRecorder
+    state: AmpTrainState | None
+    watch: LoopWatch | None
+
+
+class Session:
+    """A training under replay.
+
+    Attributes:
+        manifest: of the recorded run.
+        recipe, config, training: as rebuilt.
+        device: where the replay runs.
+        cross_device: recorded on another type of device.
+        notes: what differs from the recording, a sentence each.
+        step_index: the next step.
+        untestable: by step of the saved states that could not be loaded, the reason.
+    """
+
+    def __init__(
+        self, run: Run, manifest: Manifest, found: Rebuilt, tolerance: float | None
+    ) -> None:
+        self.run, self.manifest, self.config, self.device = (
+            run,
+            manifest,
+            found.config,
+            found.device,
+        )
+        self.cross_device, self.notes = found.cross_device, found.notes
+        self.tolerance = tolerance_between(exact=found.exact, wanted=tolerance)
+        self.step_index = 0
+        self.untestable: dict[int, str] = {}
+        self._found = found
+        self._rows = RecordedRows(run.steps)
+        self._saved = {info.step: info for info in run.checkpoints if _is_finite(info)}
+        self._loops: dict[tuple[str | None, float | None], _Loop] = {}
+        self._wide = False
+        self._settings = ExitStack()
+        self._settings.callback(torch.set_num_threads, torch.get_num_threads())
+        if manifest.threads:
+            torch.set_num_threads(manifest.threads)
+        self.recipe: Recipe
+        self.training: Training
+        self._scan: HealthScan
+
+    # -- states ---------------------------------------------------------------------------
+
+    @property
+    def model(self) -> nn.Module:
+        """The module under training."""
+        return self.training.model
+
+    @property
+    def own_loop(self) -> bool:
+        """Has the recipe a step of its own?"""
+        return self._found.kind.step is not None
+
+    def states(self) -> tuple[int, ...]:
+        """The steps that a replay can start from, ascending; step 0 is built afresh."""
+        return tuple(sorted({0, *(s for s in self._saved if s not in self.untestable)}))
+
+    def start(self) -> None:
+        """Build the training anew, as it was before step 0."""
+        self._drop_loops()
+        self.recipe = self._found.kind(self.config)
+        self.training = assemble(
+            self.recipe, self.config, self._found.precision, self._found.device
+        )
+        self._eager()
+        self.step_index, self._wide = 0, False
+        self._scan = HealthScan(self.training.model, self.training.optimizers)
+        self._scan_state()
+
+    def go_to(self, step: int) -> int:
+        """Load the newest saved state at or before ``step``; returns the step it is before.
+
+        A state that cannot be read is noted in ``untestable`` and passed over.
+        """
+        for candidate in sorted((s for s in self._saved if s <= step), reverse=True):
+            if candidate in self.untestable:
+                continue
+            try:
+                self._load(self._saved[candidate])
+            except (ForensicsError, KeyError, TypeError) as error:
+                what = error.what if isinstance(error, ForensicsError) else str(error)
+                self.untestable[candidate] = what
+                continue
+            return candidate
+        self.start()
+        return 0
+
+    def capture(self) -> MemoryState:
+        """The state before the next step, copied in memory."""
+        if self._wide:
+            raise NotReplayableError("the training is in float64 for a trial", where="capture")
+        return capture(self.training, self.recipe, self.step_index, gradients=self.own_loop)
+
+    def restore(self, state: MemoryState) -> None:
+        """Back to a captured state, which can be used again."""
+        self._drop_loops()
+        put_back(self.training, self.recipe, state)
+        self.step_index, self._wide = state.step, False
+
+    def _load(self, info: CheckpointInfo) -> None:
+        if info.path.is_symlink() and not _within(info.path, self.run.path):
+            raise InputError("is a link out of the run directory", where=info.path)
+        state = load_checkpoint(info.path)
+        self.start()
+        restore_state(self.training, state, where=info.path)
+        self.step_index = info.step
+        self._scan_state()
+
+    # -- one step -------------------------------------------------------------------------
+
+    def batch(self, step: int) -> list[Batch]:
+        """The micro-batches of a step, on the device."""
+        return [to_device(batch, self.device) for batch in self.recipe.batch(step)]
+
+    def run_step(
+        self,
+        *,
+        changes: Changes = AS_RECORDED,
+        trace: Trace | None = None,
+        check_state: bool = True,
+    ) -> ReplayedStep:
+        """Train the next step; what it raises is in the result.
+
+        Args:
+            changes: what to do otherwise than the record.
+            trace: wraps the step, such as in an operator trace.
+            check_state: look for non-finite values in the state after the step, too; without it
+                only the row and the gradients are judged, which costs nothing.
+
+        Raises:
+            NotReplayableError: the change cannot be made here.
+        """
+        step = self.step_index
+        batches = select_samples(self.recipe, self.batch(step), step, changes)
+        if changes.precision == "fp64":
+            batches = [to_double(batch) for batch in batches]
+            self._widen()
+        loop = self._loop(changes)
+        loop.recorder.begin()
+        error: Exception | None = None
+        self.step_index = step + 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # told when it was recorded
+            with applied(changes, self.training, own_loop=self.own_loop):
+                try:
+                    self._train(loop, batches, trace)
+                except NotReplayableError:
+                    raise
+                except Exception as raised:  # noqa: BLE001 - whatever a loop raises is evidence
+                    error = raised
+        return self._result(step, loop.recorder, error, check_state)
+
+    def recorded(self, step: int) -> dict[str, Any] | None:
+        """The recorded row of a step, present cells by column; None where there is none."""
+        return self._rows.row(step)
+
+    def departure(self, replayed: ReplayedStep) -> Departure | None:
+        """Where a replayed step differs from its recorded row; None where it does not."""
+        recorded = self._rows.row(replayed.step)
+        if recorded is None or replayed.log is None:
+            return None
+        return compare_rows(recorded, replayed.log, replayed.digest, self.tolerance)
+
+    def close(self) -> None:
+        """Put the thread count and the compiler's stance back."""
+        self._drop_loops()
+        self._settings.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _train(self, loop: _Loop, batches: list[Batch], trace: Trace | None) -> None:
+        run = self._reference(loop, batches, trace) if loop.state else self._own(loop, batches)
+        if trace is None:
+            run()
+        else:
+            trace(run)
+
+    def _reference(
+        self, loop: _Loop, batches: list[Batch], trace: Trace | None
+    ) -> Callable[[], Any]:
+        state = loop.state
+        assert state is not None
+        if trace is None:
+            return lambda: state.step_on(batches)
+        losses: list[Tensor] = []
+
+        def loss(model: nn.Module, batch: Batch) -> Tensor:
+            losses.append(self.training.loss(model, batch))
+            return losses[-1]
+
+        def run() -> Tensor:
+            state.loss = loss
+            try:
+                state.step_on(batches)
+            finally:
+                state.loss = self.training.loss
+            bad = [value for value in losses if not bool(value.detach().isfinite())]
+            return bad[0] if bad else losses[-1]
+
+        return run
+
+    def _own(self, loop: _Loop, batches: list[Batch]) -> Callable[[], Any]:
+        def run() -> Any:
+            step = self.recipe.step
+            assert step is not None
+            loss = step(self.training, batches, loop.recorder)
+            if loop.recorder.last is None:
+                loop.recorder.end_step(loss)
+            return loss
+
+        return run
+
+    def _result(
+        self, step: int, recorder: ReplayRecorder, error: Exception | None, check_state: bool
+    ) -> ReplayedStep:
+        bad = bad_in_row(recorder.last, recorder.nonfinite_grads)
+        if check_state:
+            bad += [_label(tensor) for tensor in self._scan_state()]
+        if error is not None:
+            bad.append("exception")
+        return ReplayedStep(
+            step=step,
+            log=recorder.last,
+            exception=told(error) if error is not None else "",
+            error=error,
+            bad=tuple(dict.fromkeys(bad)),
+            digest=recorder.digest,
+        )
+
+    def _loop(self, changes: Changes) -> _Loop:
+        """The loop for a change; made anew after the state has been put back."""
+        key = (None, None) if self.own_loop else (changes.precision, changes.max_norm)
+        if key not in self._loops:
+            self._drop_loops()
+            self._loops[key] = self._new_loop(changes)
+        return self._loops[key]
+
+    def _new_loop(self, changes: Changes) -> _Loop:
+        training, config = self.training, self.config
+        parameters = tracked_parameters(training.model, training.optimizers)
+        arrival = ArrivalOrder(parameters, self.manifest.arrival_order)
+        watch = None
+        if self.own_loop:
+            watch = LoopWatch(
+                parameters,
+                training.optimizers,
+                training.scaler,
+                measure_post_clip=config.max_norm is not None,
+                first_step=self.step_index,
+                arrival=arrival,
+            )
+
+        def wants_digest() -> bool:
+            return self.tolerance == 0 and self._rows.has(self.step_index - 1, "param_digest")
+
+        recorder = ReplayRecorder(parameters, watch, wants_digest)
+        if watch is not None:
+            return _Loop(recorder, None, watch)
+        precision = self._found.precision
+        if changes.precision is not None:
+            name = "fp32" if changes.precision == "fp64" else changes.precision
+            precision = Precision(name, precision.device_type)
+        state = AmpTrainState(
+            training.model,
+            training.optimizers,
+            training.loss,
+            precision=precision,
+            scaler=self._scaler_for(precision),
+            schedulers=training.schedulers,
+            ema=training.ema,
+            max_norm=config.max_norm if changes.max_norm is None else changes.max_norm,
+            scale_floor=config.scaler.floor,
+            recorder=recorder,
+            first_step=self.step_index,
+            arrival=arrival,
+            say=lambda _: None,
+        )
+        return _Loop(recorder, state, None)
+
+    def _scaler_for(self, precision: Precision) -> Any:
+        """The training's own scaler where the precision uses one as recorded."""
+        scaler = self.training.scaler
+        if precision.uses_scaler == scaler.is_enabled():
+            return scaler
+        if precision.uses_scaler:
+            from forensics.record.loss_scale import make_scaler
+
+            return make_scaler(self.config.scaler, self.device, enabled=True)
+        return None
+
+    def _drop_loops(self) -> None:
+        for loop in self._loops.values():
+            if loop.watch is not None:
+                loop.watch.close()
+            if loop.state is not None:
+                loop.state.arrival.close()
+        self._loops.clear()
+
+    def _widen(self) -> None:
+        if not self._wide:
+            self._drop_loops()
+            widen(self.training)
+            self._wide = True
+
+    def _scan_state(self) -> list[BadTensor]:
+        state, _ = gather_state(self.training, self.step_index, {})
+        return self._scan.scan(state)[0]
+
+    def _eager(self) -> None:
+        """A compiled model is replayed operator by operator: a fused kernel hides its inside."""
+        compiled = any(type(m).__name__ == "OptimizedModule" for m in self.training.model.modules())
+        if compiled:
+            self._settings.enter_context(torch.compiler.set_stance("force_eager"))
+
+
+def _label(tensor: BadTensor) -> str:
+    """As ``ReplayedStep.bad`` names it."""
+    key = tensor.name.rpartition(".")[2]
+    if tensor.kind == "param":
+        return f"param:{tensor.parameter}"
+    if tensor.kind == "buffer":
+        return f"buffer:{tensor.name.removeprefix('model.')}"
+    if tensor.kind == "optimizer":
+        return f"optimizer:{tensor.parameter or tensor.name}.{key}"
+    if tensor.kind == "ema":
+        return f"ema:{tensor.parameter or tensor.name}"
+    return {"lr": "lr", "scaler": "scale"}.get(tensor.kind, f"state:{tensor.name}")
+
+
+def _is_finite(info: CheckpointInfo) -> bool:
+    """Was it kept under a sound name? One that is set aside is no place to start from."""
+    return not info.path.name.endswith(".nonfinite.pt")
+
+
+def _within(path: Path, directory: Path) -> bool:
+    home = directory if directory.is_dir() else directory.parent
+    return path.resolve().is_relative_to(home.resolve())
