@@ -90,6 +90,19 @@ def depth_trends(signals: Signals, least: int) -> Iterator[DepthTrend]:
             yield from _trends(matrix, statistic, {}, least, everything)
 
 
+def no_trend(signals: Signals) -> str:
+    """Why a run has no trend at all: it has no such stack of layers, or was recorded too late."""
+    matrices = (
+        signals.param_matrix("grad_l2"),
+        signals.activation_matrix("grad_std"),
+        signals.activation_matrix("std"),
+    )
+    starts = [int(m.steps[0]) for m in matrices if m is not None and len(m.steps)]
+    if starts and min(starts) > LATEST_START:
+        return f"first snapshot at step {min(starts):,}, long after the initialisation"
+    return "too few like layers"
+
+
 def _trends(
     matrix: ParamMatrix,
     statistic: str,

@@ -67,11 +67,13 @@ def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, li
         # NaN and Inf are our daily bread: numpy's warnings about them would be noise.
         with np.errstate(all="ignore"):
             found = list(rule.find(signals, settings))
+            if not found and rule.too_little is not None:
+                reason = rule.too_little(signals, settings)
     except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others
         reason = f"{type(error).__name__}: {error}"
         return RuleOutcome(rule=rule.id, outcome=Outcome.FAILED, reason=reason), []
-    outcome = Outcome.FIRED if found else Outcome.CLEAR
-    return RuleOutcome(rule=rule.id, outcome=outcome), found
+    outcome = Outcome.FIRED if found else Outcome.SKIPPED if reason else Outcome.CLEAR
+    return RuleOutcome(rule=rule.id, outcome=outcome, reason=reason), found
 
 
 def _choose(

@@ -15,6 +15,8 @@ SECTIONS = ("What it detects", "Why it matters", "Evidence", "Silent when")
 """Docstring sections every rule file has, in this order."""
 
 Find = Callable[[Signals, Any], Iterator[Finding]]
+TooLittle = Callable[[Signals, Any], str]
+"""``(signals, thresholds) → why silence would mean nothing``, empty where there is enough."""
 
 
 def threshold(default: Any, source: str) -> Any:
@@ -35,6 +37,8 @@ class Rule:
             ``activations``, ``ranks``; ``params.update_l2`` asks for one statistic of them;
             ``clip``: what tells which steps were clipped; ``measured_clip``: norms measured after
             the clip (``a|b``: one of them is enough).
+        too_little: says why a run with all of these still holds too little to be CLEAR: the rule
+            may find something in it, but where it finds nothing it is SKIPPED.
         doc: the file's docstring.
     """
 
@@ -43,6 +47,7 @@ class Rule:
     defaults: Any
     needs: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    too_little: TooLittle | None = None
     doc: str = ""
 
     @property
@@ -61,7 +66,11 @@ class Rule:
 
 
 def rule(
-    *, thresholds: type, needs: tuple[str, ...] = (), parts: tuple[str, ...] = ()
+    *,
+    thresholds: type,
+    needs: tuple[str, ...] = (),
+    parts: tuple[str, ...] = (),
+    too_little: TooLittle | None = None,
 ) -> Callable[[Find], Rule]:
     """Make a ``Rule`` of the function below; its id is the module's name in kebab-case."""
 
@@ -73,6 +82,7 @@ def rule(
             defaults=thresholds(),
             needs=needs,
             parts=parts,
+            too_little=too_little,
             doc=inspect.cleandoc(sys.modules[module].__doc__ or ""),
         )
 

@@ -93,6 +93,21 @@ def longest_runs(mask: BoolArray) -> tuple[IntArray, IntArray]:
     return end - best + 1, np.where(best > 0, end, end - best)
 
 
+def too_few_snapshots(steps: IntArray, least: int, span: int = 0) -> str:
+    """Why snapshots at these steps say too little to call a run clear; empty where they do not.
+
+    Args:
+        steps: steps of the snapshots that count, ascending, shape (W,).
+        least: how many it takes.
+        span: steps from the first to the last that it takes.
+    """
+    if len(steps) < least:
+        return f"too few snapshots ({len(steps)} that count, {least} needed)"
+    covered = int(steps[-1] - steps[0])
+    short = covered < span
+    return f"snapshots of {covered} steps only ({span} needed)" if short else ""
+
+
 def same_axes(first: ParamMatrix, second: ParamMatrix) -> bool:
     """Do two matrices have the same snapshots and the same names?"""
     return first.names == second.names and np.array_equal(first.steps, second.steps)

@@ -36,7 +36,12 @@ def power_of_two(value: float) -> str:
 
 def steps(count: int) -> str:
     """A count of steps: ``1 step``, ``12,480 steps``."""
-    return f"{count:,} step" if count == 1 else f"{count:,} steps"
+    return counted(count, "step")
+
+
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """A count of anything: ``1 snapshot``, ``3 snapshots``, ``2 matrices`` (its own plural)."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
 def times(count: int) -> str:

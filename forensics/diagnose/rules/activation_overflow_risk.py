@@ -30,7 +30,7 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.snapshots import Floats, same_axes, usable
+from forensics.diagnose.snapshots import Floats, same_axes, too_few_snapshots, usable
 from forensics.diagnose.wording import factor, number, percent
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray
@@ -56,7 +56,17 @@ class Thresholds:
     saturated: float = threshold(0.99, "RMS over maximum: all units at the ends of the range")
 
 
-@rule(thresholds=Thresholds, parts=("activations.absmax|activations.zero_share|activations.std",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    taken = [signals.activation_matrix(name) for name in ("absmax", "zero_share", "std")]
+    most = max((matrix.steps for matrix in taken if matrix is not None), key=len)
+    return too_few_snapshots(most, max(thresholds.lasting, thresholds.dead))
+
+
+@rule(
+    thresholds=Thresholds,
+    parts=("activations.absmax|activations.zero_share|activations.std",),
+    too_little=_too_little,
+)
 def activation_overflow_risk(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding of each kind: overflow, dead, jump, saturation."""
     absmax = signals.activation_matrix("absmax")

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from forensics.diagnose.depth import depth_trends
+from forensics.diagnose.depth import depth_trends, no_trend
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
@@ -37,7 +37,15 @@ class Thresholds:
     r2: float = threshold(0.8, "a steady factor a layer; odd single layers stay below")
 
 
-@rule(thresholds=Thresholds, parts=("params.grad_l2|activations.std",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    return "" if any(depth_trends(signals, thresholds.layers)) else no_trend(signals)
+
+
+@rule(
+    thresholds=Thresholds,
+    parts=("params.grad_l2|activations.std",),
+    too_little=_too_little,
+)
 def depth_decay(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding for the family of layers whose scale falls the most."""
     falling = [

@@ -32,10 +32,12 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import MOST_EPISODES, episodes, spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import (
+    MIN_PAST,
     Floats,
     own_baselines,
     row_medians,
     squared_shares,
+    too_few_snapshots,
     usable,
 )
 from forensics.diagnose.warmup import warmup_end
@@ -56,7 +58,15 @@ class Thresholds:
     gap: int = threshold(4, "snapshots of quiet that end an episode")
 
 
-@rule(thresholds=Thresholds, parts=("params.grad_l2",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    del thresholds
+    matrix = signals.param_matrix("grad_l2")
+    if matrix is None:
+        return ""
+    return too_few_snapshots(matrix.steps[matrix.present.any(axis=1)], MIN_PAST + 1)
+
+
+@rule(thresholds=Thresholds, parts=("params.grad_l2",), too_little=_too_little)
 def dominant_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode in which some parameter leads."""
     matrix = signals.param_matrix("grad_l2")

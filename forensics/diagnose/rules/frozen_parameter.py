@@ -15,8 +15,10 @@ Evidence
 
 Silent when
     ``requires_grad`` is off, the learning rate is 0, every gradient is 0, there are fewer than 5
-    snapshots or they span fewer than 20 steps. Biases, normalisation weights, single unused
-    branches and a body that no optimizer holds while a head is trained are an info.
+    snapshots or they span fewer than 20 steps. From 3 snapshots on it tells what no branch that
+    sits out explains: all first layers without a gradient, a gradient without an update. Biases,
+    normalisation weights, single unused branches and a body that no optimizer holds while a head
+    is trained are an info.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from forensics.diagnose.snapshots import (
     matrix_mask,
     row_medians,
     same_axes,
+    too_few_snapshots,
     trainable_mask,
     usable,
 )
@@ -48,6 +51,7 @@ class Thresholds:
     """How much must be seen before a parameter counts as frozen."""
 
     snapshots: int = threshold(5, "a branch or expert can sit out a few batches")
+    few: int = threshold(3, "all layers before some point do not sit out three batches together")
     steps: int = threshold(20, "zero-initialised layers block gradients in the first steps only")
 
 
@@ -79,7 +83,15 @@ class _View:
         return info is not None and info.dtype in ("float16", "bfloat16")
 
 
-@rule(thresholds=Thresholds, parts=("params.grad_l2",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    matrix = signals.param_matrix("grad_l2")
+    if matrix is None:
+        return ""
+    taken = matrix.steps[_working(signals, matrix)]
+    return too_few_snapshots(taken, thresholds.snapshots, thresholds.steps)
+
+
+@rule(thresholds=Thresholds, parts=("params.grad_l2",), too_little=_too_little)
 def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding for each way of not learning."""
     matrix = signals.param_matrix("grad_l2")
@@ -87,8 +99,10 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
         return
     rows = _working(signals, matrix)
     steps = matrix.steps[rows]
-    if len(rows) < thresholds.snapshots or steps[-1] - steps[0] < thresholds.steps:
+    if len(rows) < thresholds.few or steps[-1] - steps[0] < thresholds.steps:
         return
+    least = min(thresholds.snapshots, len(rows))
+    few = len(rows) < thresholds.snapshots
     matrices = matrix_mask(matrix.names, signals.parameter_info)
     view = _View(signals, matrix.names, steps, usable(matrix)[rows], matrices)
     trainable = trainable_mask(matrix.names, signals.parameter_info)
@@ -97,13 +111,16 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     held = np.array([view.group(name) >= 0 for name in view.names], dtype=bool)
     yield from _outside(view, trainable & ~held)
     trainable &= held
-    yield from _zero_gradient(view, trainable & ~moving & (taken >= thresholds.snapshots))
-    yield from _no_gradient(view, trainable & (taken == 0))
+    zero, none = trainable & ~moving & (taken >= least), trainable & (taken == 0)
+    if not few or _cut_off(view, zero).any():
+        yield from _zero_gradient(view, zero)
+    if not few or _cut_off(view, none).any():
+        yield from _no_gradient(view, none)
     updates = signals.param_matrix("update_l2")
     if updates is not None and same_axes(updates, matrix):
         still = updates.present[rows] & (updates.values[rows] == 0)
-        counted = still.sum(axis=0) >= max(thresholds.snapshots, 1)
-        still = counted & (still | ~updates.present[rows]).all(axis=0)
+        enough = still.sum(axis=0) >= max(least, 1)
+        still = enough & (still | ~updates.present[rows]).all(axis=0)
         yield from _no_update(view, trainable & still & (view.values > 0).all(axis=0))
 
 
@@ -230,8 +247,21 @@ def _finding(view: _View, frozen: BoolArray, *, serious: BoolArray) -> Finding:
     column = int(np.flatnonzero(serious if serious.any() else frozen)[-1])
     picked = spread_out(np.arange(len(view.steps)), 6)
     steps = tuple(int(step) for step in view.steps[picked])
-    own = np.nan_to_num(view.values[picked, column])
+    own = view.values[picked, column]
     others = row_medians(view.values[np.ix_(picked, ~frozen)]) if (~frozen).any() else own
+    there = np.isfinite(own)
+    evidence = (
+        Evidence(
+            signal=f"grad_l2 of {view.names[column]}",
+            steps=tuple(step for step, known in zip(steps, there, strict=True) if known),
+            values=tuple(float(value) for value in own[there]),
+        ),
+        Evidence(
+            signal="grad_l2 of the median other parameter",
+            steps=steps,
+            values=tuple(float(value) for value in others),
+        ),
+    )
     return Finding(
         rule="frozen-parameter",
         severity=Severity.WARNING if serious.any() else Severity.INFO,
@@ -239,18 +269,7 @@ def _finding(view: _View, frozen: BoolArray, *, serious: BoolArray) -> Finding:
         first_step=int(view.steps[0]),
         last_step=int(view.steps[-1]),
         subject=view.names[column],
-        evidence=(
-            Evidence(
-                signal=f"grad_l2 of {view.names[column]}",
-                steps=steps,
-                values=tuple(float(value) for value in own),
-            ),
-            Evidence(
-                signal="grad_l2 of the median other parameter",
-                steps=steps,
-                values=tuple(float(value) for value in others),
-            ),
-        ),
+        evidence=evidence if there.any() else evidence[1:],
     )
 
 

@@ -51,7 +51,17 @@ class Thresholds:
     elements: int = threshold(1, "one NaN spreads to everything computed from it")
 
 
-@rule(thresholds=Thresholds, parts=("params.value_nonfinite|checkpoints",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    del thresholds
+    kept = any(signals.param_matrix("value_nonfinite", kind) is not None for kind in _EFFECTS)
+    return "" if kept or signals.run.checkpoints else "no state beside the weights was recorded"
+
+
+@rule(
+    thresholds=Thresholds,
+    parts=("params.value_nonfinite|checkpoints",),
+    too_little=_too_little,
+)
 def poisoned_state(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding a kind of state, at the first place where it is bad alone."""
     weights = steps_with_bad(signals, "value_nonfinite")

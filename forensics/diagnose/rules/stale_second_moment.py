@@ -29,9 +29,17 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median, sigma, spread_out, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.snapshots import Floats, matrix_mask, own_baselines, usable
+from forensics.diagnose.snapshots import (
+    MIN_PAST,
+    Floats,
+    matrix_mask,
+    own_baselines,
+    too_few_snapshots,
+    usable,
+)
 from forensics.diagnose.warmup import warmup_end
 from forensics.diagnose.wording import factor
+from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import IntArray
 
 LEAD = 8
@@ -54,7 +62,21 @@ class Thresholds:
     recovery: int = threshold(100, "rows in which a loss comes back, as in the loss-spike rule")
 
 
-@rule(thresholds=Thresholds, parts=("params.v_ratio",))
+def _settled(signals: Signals, matrix: ParamMatrix, thresholds: Thresholds) -> int:
+    """The step from which on jumps count."""
+    return max(warmup_end(signals), int(matrix.steps[0]) + thresholds.settle)
+
+
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    matrix = signals.param_matrix("v_ratio")
+    if matrix is None:
+        return ""
+    taken = matrix.steps[matrix.present.any(axis=1)]
+    few = too_few_snapshots(taken, MIN_PAST + 1)
+    return few or too_few_snapshots(taken[taken >= _settled(signals, matrix, thresholds)], 1)
+
+
+@rule(thresholds=Thresholds, parts=("params.v_ratio",), too_little=_too_little)
 def stale_second_moment(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding that names the worst matrix and the loss spikes that followed."""
     matrix = signals.param_matrix("v_ratio")
@@ -64,7 +86,7 @@ def stale_second_moment(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     values = usable(matrix)[:, wanted]
     grown = values / own_baselines(values)
     stale = (values >= thresholds.ratio) & (grown >= thresholds.grown)
-    stale[matrix.steps < max(warmup_end(signals), int(matrix.steps[0]) + thresholds.settle)] = False
+    stale[matrix.steps < _settled(signals, matrix, thresholds)] = False
     at = np.flatnonzero(stale.any(axis=1))
     for episode in told_episodes(matrix.steps[at], thresholds.gap):
         inside = at[(matrix.steps[at] >= episode.first) & (matrix.steps[at] <= episode.last)]

@@ -37,6 +37,7 @@ from forensics.diagnose.snapshots import (
     longest_runs,
     matrix_mask,
     same_axes,
+    too_few_snapshots,
     trainable_mask,
     usable,
 )
@@ -83,7 +84,18 @@ class _View:
     half_limit: Floats
 
 
-@rule(thresholds=Thresholds, parts=("params.update_l2", "params.value_l2"))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    view = _view(signals, thresholds)
+    if view is None or not view.names:
+        return "no weight matrix with updates in the snapshots"
+    return too_few_snapshots(view.steps[view.settled], thresholds.snapshots)
+
+
+@rule(
+    thresholds=Thresholds,
+    parts=("params.update_l2", "params.value_l2"),
+    too_little=_too_little,
+)
 def update_ratio(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding for updates too large, too small, and lost in 16 bits."""
     view = _view(signals, thresholds)

@@ -29,7 +29,14 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.snapshots import Floats, column_medians, matrix_mask, trainable_mask, usable
+from forensics.diagnose.snapshots import (
+    Floats,
+    column_medians,
+    matrix_mask,
+    too_few_snapshots,
+    trainable_mask,
+    usable,
+)
 from forensics.diagnose.warmup import warmup_end
 from forensics.diagnose.wording import factor, number, percent
 from forensics.runlog.manifest import ParameterInfo
@@ -66,7 +73,15 @@ class _View:
     grows: BoolArray
 
 
-@rule(thresholds=Thresholds, parts=("params.value_l2",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    matrix = signals.param_matrix("value_l2")
+    if matrix is None:
+        return ""
+    settled = matrix.steps[matrix.steps >= warmup_end(signals)]
+    return too_few_snapshots(settled, thresholds.snapshots, thresholds.steps)
+
+
+@rule(thresholds=Thresholds, parts=("params.value_l2",), too_little=_too_little)
 def weight_growth(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding, about the matrix that has grown the most."""
     view = _view(signals, thresholds)

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forensics.diagnose.wording import factor, number, percent, power_of_two, span, steps, times
+from forensics.diagnose.wording import (
+    counted,
+    factor,
+    number,
+    percent,
+    power_of_two,
+    span,
+    steps,
+    times,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +69,10 @@ def test_counts_spans_and_shares() -> None:
     assert percent(0.34) == "34 %"
     assert percent(0.0523) == "5.2 %"
     assert factor(38) == "×38"
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert counted(1, "snapshot") == "1 snapshot"
+    assert counted(0, "snapshot") == "0 snapshots"
+    assert counted(12_480, "step") == "12,480 steps"
+    assert counted(2, "matrix", "matrices") == "2 matrices"

@@ -131,3 +131,36 @@ def test_silent_with_few_snapshots() -> None:
 @given(any_run())
 def test_any_snapshots_are_read_without_an_exception(signals: Signals) -> None:
     assert_sane(frozen_parameter, signals)
+
+
+def cut_off(snapshots: int, layers: int = 4) -> Signals:
+    absent = np.zeros((snapshots, 8), bool)
+    absent[:, :layers] = True
+    params = store({"grad_l2": gradients(snapshots)}, absent={"grad_l2": absent})
+    return signals_of(params, manifest=manifest_of())
+
+
+def test_three_snapshots_suffice_where_all_first_layers_get_no_gradient() -> None:
+    (finding,) = found(frozen_parameter, cut_off(3))
+    assert finding.severity is Severity.WARNING
+    assert finding.subject == NAMES[3]
+    assert "no gradient ever reached blocks.3.fc.weight and 3 more in 3 snapshots" in (
+        finding.message
+    )
+    assert [one.signal for one in finding.evidence] == ["grad_l2 of the median other parameter"]
+    norms = gradients(3)
+    norms[:, :2] = 0
+    assert found(frozen_parameter, signals_of(store({"grad_l2": norms}))) != []
+    still = np.full((3, 8), 1e-3)
+    still[:, 5] = 0.0
+    params = store({"grad_l2": gradients(3), "update_l2": still})
+    (finding,) = found(frozen_parameter, signals_of(params))
+    assert finding.subject == NAMES[5]
+
+
+def test_three_snapshots_do_not_suffice_where_a_branch_may_sit_out() -> None:
+    norms = gradients(4)
+    norms[:, 5] = 0
+    assert found(frozen_parameter, signals_of(store({"grad_l2": norms}))) == []
+    assert found(frozen_parameter, cut_off(2)) == []
+    assert found(frozen_parameter, cut_off(4, layers=1)) == []
