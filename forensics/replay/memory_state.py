@@ -78,6 +78,24 @@ def put_back(training: Training, recipe: Recipe, state: MemoryState) -> None:
     restore_rng(state.rng)
 
 
+@torch.no_grad()
+def put_back_update(training: Training, state: MemoryState) -> None:
+    """Undo the update of a step, as a guard that withheld it would have.
+
+    Parameters, optimizer states and the EMA go back to the captured state; buffers, loss scale,
+    learning rates, schedule, extras and random numbers stay as the step left them.
+    """
+    for owner, copied in state.parts:
+        if owner is training.ema:
+            _put(owner, copied)
+        elif isinstance(owner, Optimizer):
+            owner.state.clear()
+            owner.state.update({p: _plain_copy(held) for p, held in copied[1].items()})
+        elif owner is training.model:
+            for name, parameter in training.model.named_parameters():
+                _assign(parameter, copied[0][name])
+
+
 def _copy_of(owner: Any, gradients: bool) -> Any:
     if isinstance(owner, nn.Module):
         return _module_copy(owner, gradients)

@@ -1,0 +1,125 @@
+"""What usually cures a fault of a kind: advice by operator, never claimed as proven."""
+
+from __future__ import annotations
+
+from forensics.diagnose.bisection_result import FaultKind, Origin
+
+_LOG = "keep 0 out of the log: clamp its input, or use log_softmax or a loss that takes logits"
+_ROOT = "add an epsilon inside the square root: its slope at 0 is infinite, below 0 it is NaN"
+_NORM = "add an epsilon inside the norm: its slope at 0 is undefined"
+_SPREAD = "use correction=0, or leave out groups of one: the spread of one value is undefined"
+_DIVISOR = "add an epsilon to the divisor, or mask the samples in which it is 0"
+_ARC = "clamp its input to within ±(1 - 1e-6)"
+_LABELS = "skip batches whose labels are all ignored, or divide by max(count, 1)"
+_BATCH_NORM = "reject outliers before the network, and reset the running statistics"
+_EPS = "raise Adam's eps to what the dtype can hold (1e-8 is 0 in fp16), or keep fp32 weights"
+_MOMENTS = "clip the gradients before the optimizer: their square overflows the second moment"
+_TAKEN = "ask the loss scale, not the optimizer's hooks, whether a step was taken"
+_EXPONENT = "clamp the exponent before exp"
+
+_BY_OPERATOR: dict[str, str] = {
+    "log": _LOG,
+    "log2": _LOG,
+    "log10": _LOG,
+    "log1p": "keep its input above -1: clamp it",
+    "exp": _EXPONENT,
+    "expm1": _EXPONENT,
+    "sqrt": _ROOT,
+    "rsqrt": "add an epsilon that the dtype can hold (1e-12 is 0 in fp16), or compute it in fp32",
+    "reciprocal": _DIVISOR,
+    "div": _DIVISOR,
+    "pow": "keep the base away from 0, or add an epsilon to it",
+    "norm": _NORM,
+    "linalg_vector_norm": _NORM,
+    "std": _SPREAD,
+    "var": _SPREAD,
+    "var_mean": _SPREAD,
+    "mean": "leave empty groups out: the mean of nothing is NaN",
+    "acos": _ARC,
+    "asin": _ARC,
+    "atanh": _ARC,
+    "_softmax": "leave a key unmasked in every row, or set fully masked rows to 0 afterwards",
+    "_log_softmax": "leave at least one entry unmasked in every row",
+    "nll_loss_forward": _LABELS,
+    "nll_loss2d_forward": _LABELS,
+    "mse_loss": "check the targets' range, or use a loss that grows linearly (Huber)",
+    "native_batch_norm": _BATCH_NORM,
+    "_native_batch_norm_legit": _BATCH_NORM,
+    "cudnn_batch_norm": _BATCH_NORM,
+    "addcdiv": _EPS,
+    "_foreach_addcdiv": _EPS,
+    "addcmul": _MOMENTS,
+    "_foreach_addcmul": _MOMENTS,
+    "_foreach_norm": "drop the batch behind it, or combine the norm in float64",
+    "input": "look for NaN and Inf when the data are loaded, and drop or repair those samples",
+    "F.batch_norm": "drop last batches of one sample (drop_last=True)",
+    "GradScaler.unscale_": "call scaler.update() on every path, also where a step is skipped",
+    "outside": "test this machine's memory and its ECC counters: nothing in the step does it",
+}
+_BY_APPLIED: dict[str, str] = {
+    "clip": "call scaler.unscale_(optimizer) before the clip",
+    "optimizer": "call scaler.step(optimizer) where optimizer.step() is called",
+    "optimizer rounding": "keep fp32 weights: the updates are below half an ulp of these",
+    "lr_scheduler.step": "step the scheduler only where the optimizer stepped",
+    "resume": "save and load the optimizer's state (and the scaler's) with the model's",
+    "recompute": "let activation checkpointing keep the RNG state (preserve_rng_state=True)",
+    "_fused_adamw": _TAKEN,
+    "_fused_adam": _TAKEN,
+}
+_BY_NODE: dict[str, str] = {
+    "Sqrt": _ROOT,
+    "Rsqrt": _BY_OPERATOR["rsqrt"],
+    "Log": _LOG,
+    "Log2": _LOG,
+    "Norm": _NORM,
+    "LinalgVectorNorm": _NORM,
+    "Pow": _BY_OPERATOR["pow"],
+    "Div": _DIVISOR,
+    "Exp": _EXPONENT,
+    "Acos": _ARC,
+    "Asin": _ARC,
+    "Std": _SPREAD,
+    "Var": _SPREAD,
+}
+_PRODUCTS = frozenset(
+    {"mm", "bmm", "addmm", "addmv", "baddbmm", "matmul", "linear", "convolution", "mul"}
+    | {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"}
+)
+_DETACHED_EDIT = "do not edit a saved activation through .data or under no_grad: clone it first"
+_UNDERFLOW = "use a GradScaler, or bf16: fp16 gradients below 6e-8 become 0"
+_MOVED = {"param": "initialise it", "buffer": "reset it", "optimizer": "reset it"}
+
+
+def advice_for(origin: Origin) -> str:
+    """One clause of advice, or the empty text where the operator tells nothing."""
+    operator = origin.operator.removeprefix("aten.").rstrip("_")
+    node = origin.autograd_node.partition("Backward")[0]
+    if origin.kind is FaultKind.APPLIED:
+        return _applied(operator, origin)
+    place, colon, name = operator.partition(":")
+    if colon and place in _MOVED:
+        return f"{_MOVED[place]}: {name} is bad before the step begins"
+    if origin.phase == "scheduler":
+        return "mend the schedule's formula: it gives a rate that is no number"
+    if origin.phase == "backward" and node in _BY_NODE:
+        return _BY_NODE[node]
+    if operator in _PRODUCTS:
+        return _product(origin)
+    return _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
+
+
+def _applied(operator: str, origin: Origin) -> str:
+    if operator in _BY_APPLIED:
+        return _BY_APPLIED[operator]
+    if operator in _PRODUCTS:
+        return _UNDERFLOW
+    return _DETACHED_EDIT if "Backward" in operator + origin.autograd_node else ""
+
+
+def _product(origin: Origin) -> str:
+    dtype = origin.output.dtype if origin.output else ""
+    if dtype != "float16":
+        return "look at what makes its inputs so large: they, not the product, are at fault"
+    if origin.phase == "backward":
+        return "call backward() outside autocast, and lower what it multiplies"
+    return "run that product in fp32 or bf16, or normalise what goes into it"

@@ -1,0 +1,156 @@
+"""Does the damage, or the fault, still act after the step? Answered by taking the next steps."""
+
+from __future__ import annotations
+
+import math
+
+from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
+from forensics.errors import NotReplayableError
+from forensics.replay.memory_state import MemoryState, put_back_update
+from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.session import Session
+from forensics.replay.suspects import Audit, IsBad, any_bad
+
+FURTHER = 5
+"""Steps to take after the bad one. A fault that is a matter of chance strikes one of them now and
+then; one that acts on strikes most of them."""
+
+_GUARDED = frozenset({"loss", "grad", "exception"})
+"""What a guard sees before the update: bad gradients and losses, as a GradScaler and a careful
+loop do. What goes bad in the optimizer, or beside it, is behind the guard's back."""
+_PASSING = frozenset({"norm", *_GUARDED})
+_UPDATED = frozenset({"param", "optimizer", "ema"})
+
+
+def persistence(
+    session: Session,
+    before: MemoryState,
+    *,
+    origin: Origin | None = None,
+    growth: Growth | None = None,
+    reproduces: bool | None = None,
+    further: int = FURTHER,
+    is_bad: IsBad = any_bad,
+    audit: Audit | None = None,
+) -> Persistence:
+    """Judge a fault as if a guard had withheld the update of the bad step.
+
+    The guard is what a GradScaler's skip is: where the loss or a gradient is bad, or the step
+    raises, parameters, optimizer states and averages are put back to before the step; buffers,
+    loss scale, schedule and random numbers stay as the step left them. Then the next ``further``
+    steps are taken, each under the guard. When most of them are bad, or any at the end of a
+    growth, it is *persistent*: the fault acts on, or its damage is still there (a poisoned running
+    variance, a moment that overflowed in the optimizer, a learning rate of NaN). Steps in which
+    the loss scale is still being lowered towards 1 are the scaler's search, and are not counted.
+    Otherwise it is *transient*; so is what no replay reproduces.
+
+    A fault of what was applied (nothing is bad) has nothing to withhold: the steps are taken as
+    they are, and it persists when most of them show it again. A schedule that ran ahead of the
+    optimizer stays ahead.
+
+    Args:
+        session: left somewhere after the bad step.
+        before: the state just before the bad step.
+        origin: where the fault is, as far as it is known.
+        growth: what grew until then, or None.
+        reproduces: what ``again`` said.
+        further: steps to take after the bad one; fewer where the recorded run ends before.
+        is_bad: what makes a step bad.
+        audit: runs the next step and tells what was applied wrongly in it; needed for a fault of
+            that kind.
+
+    Returns:
+        Where no further step can be taken: PERSISTENT if something is left bad, else UNKNOWN.
+    """
+    if reproduces is False:
+        return Persistence.TRANSIENT
+    session.restore(before)
+    if origin is not None and origin.kind is FaultKind.APPLIED:
+        return _of_applied(session, origin, further, audit)
+    step = session.run_step()
+    left = _withhold(session, before, step, is_bad)
+    seen, acted = _guarded_steps(session, step, further, is_bad)
+    if not seen and left:
+        return Persistence.PERSISTENT
+    grows = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
+    return _verdict(seen, acted, any_is_enough=grows)
+
+
+def _of_applied(session: Session, origin: Origin, further: int, audit: Audit | None) -> Persistence:
+    if origin.phase == "scheduler" or origin.operator.startswith("lr_scheduler"):
+        return Persistence.PERSISTENT
+    if audit is None:
+        return Persistence.UNKNOWN
+    audit(session)
+    seen = acted = 0
+    for _ in range(_steps_left(session, further)):
+        try:
+            found = audit(session)
+        except NotReplayableError:
+            raise
+        except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
+            break
+        seen += 1
+        acted += found is not None and found.operator == origin.operator
+    return _verdict(seen, acted, any_is_enough=False)
+
+
+def _verdict(seen: int, acted: int, *, any_is_enough: bool) -> Persistence:
+    if not seen:
+        return Persistence.UNKNOWN
+    persists = acted > 0 if any_is_enough else 2 * acted > seen
+    return Persistence.PERSISTENT if persists else Persistence.TRANSIENT
+
+
+def _guarded_steps(
+    session: Session, last: ReplayedStep, further: int, is_bad: IsBad
+) -> tuple[int, int]:
+    """How many of the next steps count, and how many of them go bad."""
+    seen = acted = 0
+    searching = True
+    for _ in range(_steps_left(session, further + _halvings(last))):
+        state = session.capture()
+        try:
+            step = session.run_step()
+        except NotReplayableError:
+            raise
+        except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
+            break
+        bad = is_bad(step)
+        _withhold(session, state, step, is_bad)
+        searching = searching and bad and _scale_fell(last, step)
+        last = step
+        if not searching:
+            seen += 1
+            acted += bad
+        if seen == further:
+            break
+    return seen, acted
+
+
+def _withhold(session: Session, before: MemoryState, step: ReplayedStep, is_bad: IsBad) -> bool:
+    """Act as the guard; is anything left bad?"""
+    places = {name.partition(":")[0] for name in step.bad}
+    acts = bool(places & _GUARDED) or (is_bad(step) and not places)
+    if acts:
+        put_back_update(session.training, before)
+    return bool(places - _PASSING - (_UPDATED if acts else frozenset()))
+
+
+def _scale_fell(last: ReplayedStep, step: ReplayedStep) -> bool:
+    """Was this step's loss scale lower than the last one's, and still above 1?"""
+    if last.log is None or step.log is None:
+        return False
+    return 1.0 < step.log.scaler_scale < last.log.scaler_scale
+
+
+def _halvings(step: ReplayedStep) -> int:
+    """How often its loss scale can be halved before it is 1."""
+    scale = step.log.scaler_scale if step.log is not None else 1.0
+    return max(0, math.frexp(scale)[1] - 1) if math.isfinite(scale) else 0
+
+
+def _steps_left(session: Session, wanted: int) -> int:
+    """Steps of the recorded run that are left, at most ``wanted``; past its end all are tried."""
+    left = session.config.steps - session.step_index
+    return min(wanted, left) if left > 0 else wanted
