@@ -5,26 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from forensics.diagnose.bisection_result import Departure
 from forensics.errors import ForensicsError, InputError, NotReplayableError
 from forensics.record.assembly import assemble, to_device, told
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.health import BadTensor, HealthScan
-from forensics.record.loop_watch import LoopWatch
-from forensics.record.parameters import ArrivalOrder, tracked_parameters
 from forensics.record.precision import Precision
 from forensics.record.recipe import Batch, Recipe, Training
-from forensics.record.train_step import AmpTrainState
 from forensics.record.training_state import gather_state, restore_state
 from forensics.replay.changes import Changes, applied, select_samples, to_double, widen
+from forensics.replay.loop import Loop, make_loop
 from forensics.replay.memory_state import MemoryState, capture, put_back
 from forensics.replay.rebuild import Rebuilt, Say, rebuild
 from forensics.replay.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
@@ -76,15 +73,6 @@ def open_session(
     return session
 
 
-@dataclass
-class _Loop:
-    """What runs a step: the reference step, or a watch around the recipe's own."""
-
-    recorder: ReplayRecorder
-    state: AmpTrainState | None
-    watch: LoopWatch | None
-
-
 class Session:
     """A training under replay.
 
@@ -114,7 +102,7 @@ class Session:
         self._found = found
         self._rows = RecordedRows(run.steps)
         self._saved = {info.step: info for info in run.checkpoints if _is_finite(info)}
-        self._loops: dict[tuple[str | None, float | None], _Loop] = {}
+        self._loops: dict[tuple[str | None, float | None], Loop] = {}
         self._wide = False
         self._settings = ExitStack()
         self._settings.callback(torch.set_num_threads, torch.get_num_threads())
@@ -221,7 +209,6 @@ class Session:
             batches = [to_double(batch) for batch in batches]
             self._widen()
         loop = self._loop(changes)
-        loop.recorder.begin()
         error: Exception | None = None
         self.step_index = step + 1
         with warnings.catch_warnings():
@@ -264,47 +251,12 @@ class Session:
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _train(self, loop: _Loop, batches: list[Batch], trace: Trace | None) -> None:
-        run = self._reference(loop, batches, trace) if loop.state else self._own(loop, batches)
+    def _train(self, loop: Loop, batches: list[Batch], trace: Trace | None) -> None:
+        run = loop.runner(self.training, self.recipe, batches, keep_loss=trace is not None)
         if trace is None:
             run()
         else:
             trace(run)
-
-    def _reference(
-        self, loop: _Loop, batches: list[Batch], trace: Trace | None
-    ) -> Callable[[], Any]:
-        state = loop.state
-        assert state is not None
-        if trace is None:
-            return lambda: state.step_on(batches)
-        losses: list[Tensor] = []
-
-        def loss(model: nn.Module, batch: Batch) -> Tensor:
-            losses.append(self.training.loss(model, batch))
-            return losses[-1]
-
-        def run() -> Tensor:
-            state.loss = loss
-            try:
-                state.step_on(batches)
-            finally:
-                state.loss = self.training.loss
-            bad = [value for value in losses if not bool(value.detach().isfinite())]
-            return bad[0] if bad else losses[-1]
-
-        return run
-
-    def _own(self, loop: _Loop, batches: list[Batch]) -> Callable[[], Any]:
-        def run() -> Any:
-            step = self.recipe.step
-            assert step is not None
-            loss = step(self.training, batches, loop.recorder)
-            if loop.recorder.last is None:
-                loop.recorder.end_step(loss)
-            return loss
-
-        return run
 
     def _result(
         self, step: int, recorder: ReplayRecorder, error: Exception | None, check_state: bool
@@ -323,73 +275,36 @@ class Session:
             digest=recorder.digest,
         )
 
-    def _loop(self, changes: Changes) -> _Loop:
+    def _loop(self, changes: Changes) -> Loop:
         """The loop for a change; made anew after the state has been put back."""
         key = (None, None) if self.own_loop else (changes.precision, changes.max_norm)
         if key not in self._loops:
             self._drop_loops()
-            self._loops[key] = self._new_loop(changes)
+            self._loops[key] = make_loop(
+                self.training,
+                self.config,
+                self._precision(changes),
+                changes,
+                own_loop=self.own_loop,
+                first_step=self.step_index,
+                arrival_order=self.manifest.arrival_order,
+                wants_digest=self._wants_digest,
+            )
         return self._loops[key]
 
-    def _new_loop(self, changes: Changes) -> _Loop:
-        training, config = self.training, self.config
-        parameters = tracked_parameters(training.model, training.optimizers)
-        arrival = ArrivalOrder(parameters, self.manifest.arrival_order)
-        watch = None
-        if self.own_loop:
-            watch = LoopWatch(
-                parameters,
-                training.optimizers,
-                training.scaler,
-                measure_post_clip=config.max_norm is not None,
-                first_step=self.step_index,
-                arrival=arrival,
-            )
+    def _precision(self, changes: Changes) -> Precision:
+        recorded = self._found.precision
+        if changes.precision is None:
+            return recorded
+        name = "fp32" if changes.precision == "fp64" else changes.precision
+        return Precision(name, recorded.device_type)
 
-        def wants_digest() -> bool:
-            return self.tolerance == 0 and self._rows.has(self.step_index - 1, "param_digest")
-
-        recorder = ReplayRecorder(parameters, watch, wants_digest)
-        if watch is not None:
-            return _Loop(recorder, None, watch)
-        precision = self._found.precision
-        if changes.precision is not None:
-            name = "fp32" if changes.precision == "fp64" else changes.precision
-            precision = Precision(name, precision.device_type)
-        state = AmpTrainState(
-            training.model,
-            training.optimizers,
-            training.loss,
-            precision=precision,
-            scaler=self._scaler_for(precision),
-            schedulers=training.schedulers,
-            ema=training.ema,
-            max_norm=config.max_norm if changes.max_norm is None else changes.max_norm,
-            scale_floor=config.scaler.floor,
-            recorder=recorder,
-            first_step=self.step_index,
-            arrival=arrival,
-            say=lambda _: None,
-        )
-        return _Loop(recorder, state, None)
-
-    def _scaler_for(self, precision: Precision) -> Any:
-        """The training's own scaler where the precision uses one as recorded."""
-        scaler = self.training.scaler
-        if precision.uses_scaler == scaler.is_enabled():
-            return scaler
-        if precision.uses_scaler:
-            from forensics.record.loss_scale import make_scaler
-
-            return make_scaler(self.config.scaler, self.device, enabled=True)
-        return None
+    def _wants_digest(self) -> bool:
+        return self.tolerance == 0 and self._rows.has(self.step_index - 1, "param_digest")
 
     def _drop_loops(self) -> None:
         for loop in self._loops.values():
-            if loop.watch is not None:
-                loop.watch.close()
-            if loop.state is not None:
-                loop.state.arrival.close()
+            loop.close()
         self._loops.clear()
 
     def _widen(self) -> None:
