@@ -6,18 +6,29 @@ import math
 
 from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
 from forensics.errors import NotReplayableError
+from forensics.record.parameters import tracked_parameters
+from forensics.record.recipe import Training
 from forensics.replay.memory_state import MemoryState, put_back_update
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session
 from forensics.replay.suspects import Audit, IsBad, any_bad
+from forensics.replay.tensor_stats import is_float, nonfinite_kind
 
 FURTHER = 5
-"""Steps to take after the bad one. A fault that is a matter of chance strikes one of them now and
-then; one that acts on strikes most of them."""
+"""Steps to take after the bad one: enough where none of them is bad, or most are."""
+
+UNDECIDED = 20
+"""Steps more where some are: values that have just grown to the edge of a range pass it in some
+batches and not in others, and in more of them as they grow on."""
+
+SHARE = 0.25
+"""Of these, the share that is bad from which the fault acts on. What is a matter of chance (a
+random number rounded to 1, a rare sample) strikes a few per cent of the steps."""
 
 _GUARDED = frozenset({"loss", "grad", "exception"})
 """What a guard sees before the update: bad gradients and losses, as a GradScaler and a careful
 loop do. What goes bad in the optimizer, or beside it, is behind the guard's back."""
+_BEHIND_THE_GUARD = ("optimizer", "scheduler", "ema")
 _PASSING = frozenset({"norm", *_GUARDED})
 _UPDATED = frozenset({"param", "optimizer", "ema"})
 
@@ -40,9 +51,10 @@ def persistence(
     loss scale, schedule and random numbers stay as the step left them. Then the next ``further``
     steps are taken, each under the guard. When most of them are bad, or any at the end of a
     growth, it is *persistent*: the fault acts on, or its damage is still there (a poisoned running
-    variance, a moment that overflowed in the optimizer, a learning rate of NaN). Steps in which
-    the loss scale is still being lowered towards 1 are the scaler's search, and are not counted.
-    Otherwise it is *transient*; so is what no replay reproduces.
+    variance, a moment that overflowed in the optimizer, a learning rate of NaN). Where some are
+    bad, ``UNDECIDED`` more decide. Steps in which the loss scale is still being lowered towards 1
+    are the scaler's search, and are not counted. Otherwise it is *transient*; so is what no replay
+    reproduces.
 
     A fault of what was applied (nothing is bad) has nothing to withhold: the steps are taken as
     they are, and it persists when most of them show it again. A schedule that ran ahead of the
@@ -68,12 +80,15 @@ def persistence(
     if origin is not None and origin.kind is FaultKind.APPLIED:
         return _of_applied(session, origin, further, audit)
     step = session.run_step()
-    left = _withhold(session, before, step, is_bad)
-    seen, acted = _guarded_steps(session, step, further, is_bad)
-    if not seen and left:
-        return Persistence.PERSISTENT
+    left = _withhold(session, before, step, is_bad, origin)
+    bad = _guarded_steps(session, step, further, is_bad)
+    if not bad:
+        return Persistence.PERSISTENT if left else Persistence.UNKNOWN
     grows = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
-    return _verdict(seen, acted, any_is_enough=grows)
+    if grows or not 0 < sum(bad) <= len(bad) / 2:
+        return _verdict(any(bad) if grows else 2 * sum(bad) > len(bad))
+    bad += _guarded_steps(session, step, UNDECIDED, is_bad)
+    return _verdict(sum(bad) >= SHARE * len(bad))
 
 
 def _of_applied(session: Session, origin: Origin, further: int, audit: Audit | None) -> Persistence:
@@ -82,7 +97,7 @@ def _of_applied(session: Session, origin: Origin, further: int, audit: Audit | N
     if audit is None:
         return Persistence.UNKNOWN
     audit(session)
-    seen = acted = 0
+    acts: list[bool] = []
     for _ in range(_steps_left(session, further)):
         try:
             found = audit(session)
@@ -90,23 +105,17 @@ def _of_applied(session: Session, origin: Origin, further: int, audit: Audit | N
             raise
         except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
             break
-        seen += 1
-        acted += found is not None and found.operator == origin.operator
-    return _verdict(seen, acted, any_is_enough=False)
+        acts.append(found is not None and found.operator == origin.operator)
+    return _verdict(2 * sum(acts) > len(acts)) if acts else Persistence.UNKNOWN
 
 
-def _verdict(seen: int, acted: int, *, any_is_enough: bool) -> Persistence:
-    if not seen:
-        return Persistence.UNKNOWN
-    persists = acted > 0 if any_is_enough else 2 * acted > seen
+def _verdict(persists: bool) -> Persistence:
     return Persistence.PERSISTENT if persists else Persistence.TRANSIENT
 
 
-def _guarded_steps(
-    session: Session, last: ReplayedStep, further: int, is_bad: IsBad
-) -> tuple[int, int]:
-    """How many of the next steps count, and how many of them go bad."""
-    seen = acted = 0
+def _guarded_steps(session: Session, last: ReplayedStep, further: int, is_bad: IsBad) -> list[bool]:
+    """Take the next steps under the guard; which of those that count are bad?"""
+    found: list[bool] = []
     searching = True
     for _ in range(_steps_left(session, further + _halvings(last))):
         state = session.capture()
@@ -121,20 +130,36 @@ def _guarded_steps(
         searching = searching and bad and _scale_fell(last, step)
         last = step
         if not searching:
-            seen += 1
-            acted += bad
-        if seen == further:
+            found.append(bad)
+        if len(found) == further:
             break
-    return seen, acted
+    return found
 
 
-def _withhold(session: Session, before: MemoryState, step: ReplayedStep, is_bad: IsBad) -> bool:
+def _withhold(
+    session: Session,
+    before: MemoryState,
+    step: ReplayedStep,
+    is_bad: IsBad,
+    origin: Origin | None = None,
+) -> bool:
     """Act as the guard; is anything left bad?"""
     places = {name.partition(":")[0] for name in step.bad}
-    acts = bool(places & _GUARDED) or (is_bad(step) and not places)
+    behind = origin is not None and origin.phase in _BEHIND_THE_GUARD
+    seen = bool(places & _GUARDED) or not _finite_gradients(session.training)
+    acts = (seen and not behind) or (is_bad(step) and not places)
     if acts:
         put_back_update(session.training, before)
     return bool(places - _PASSING - (_UPDATED if acts else frozenset()))
+
+
+def _finite_gradients(training: Training) -> bool:
+    """Are the gradients finite that are still held? A loop need not have shown them.
+
+    What no optimizer holds is left out: nobody zeroes its gradient, so one bad step lasts.
+    """
+    held = [p.grad for _, p in tracked_parameters(training.model, training.optimizers)]
+    return not any(nonfinite_kind(g) for g in held if g is not None and is_float(g))
 
 
 def _scale_fell(last: ReplayedStep, step: ReplayedStep) -> bool:
