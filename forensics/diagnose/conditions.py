@@ -17,10 +17,14 @@ POISON_LOG2 = -128.0
 
 
 def within(before: int, after: int) -> When:
-    """The consequence starts at most ``before`` steps before the root and ``after`` after it."""
+    """The consequence starts at most ``before`` steps before the root and ``after`` after it.
+
+    Where a start lies between two snapshots, any step between them will do.
+    """
 
     def condition(_: Signals, root: Finding, consequence: Finding) -> bool:
-        return -before <= consequence.first_step - root.first_step <= after
+        latest = consequence.first_step - root.begins
+        return -before <= latest and consequence.begins - root.first_step <= after
 
     return condition
 
@@ -29,7 +33,7 @@ def during(slack: int = 0) -> When:
     """The consequence starts in the root's episode, or up to ``slack`` steps after its end."""
 
     def condition(_: Signals, root: Finding, consequence: Finding) -> bool:
-        return root.first_step <= consequence.first_step <= root.last_step + slack
+        return root.begins <= consequence.first_step <= root.last_step + slack
 
     return condition
 
@@ -37,7 +41,7 @@ def during(slack: int = 0) -> When:
 def from_then_on(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """The consequence does not start before the root."""
     del signals
-    return consequence.first_step >= root.first_step
+    return consequence.first_step >= root.begins
 
 
 def at_all(signals: Signals, root: Finding, consequence: Finding) -> bool:

@@ -47,6 +47,8 @@ class Finding:
         message: one sentence: what happened, with numbers and units.
         first_step: first step of the episode.
         last_step: last step; equal to the table's last step when it lasts to the end.
+        earliest_step: set where only sparse snapshots or checkpoints date the start: it lies
+            between this step and ``first_step``, the first one at which it was seen. None: exact.
         subject: parameter, module or file it is about; empty for the whole run.
         evidence: the points behind it.
         cause: what usually causes it, fitted to what this run shows.
@@ -62,6 +64,12 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     cause: str = ""
     remedy: str = ""
+    earliest_step: int | None = None
+
+    @property
+    def begins(self) -> int:
+        """The earliest step at which it may have begun."""
+        return self.first_step if self.earliest_step is None else self.earliest_step
 
 
 class Outcome(StrEnum):

@@ -108,6 +108,23 @@ def too_few_snapshots(steps: IntArray, least: int, span: int = 0) -> str:
     return f"snapshots of {covered} steps only ({span} needed)" if short else ""
 
 
+def earliest_start(steps: IntArray, at: int, *, in_update: bool = False) -> int | None:
+    """The earliest step at which something may have begun that snapshot ``at`` is first to show.
+
+    Args:
+        steps: steps of the snapshots in which it could have been seen, ascending, shape (W,).
+        at: index of the first one that shows it.
+        in_update: it shows what updates wrote (weights, moments, EMA): a snapshot is taken before
+            its step's own update, so that the update of the one before may be to blame.
+
+    Returns:
+        None where the snapshot before is of the step before, or there is none: nothing is open.
+    """
+    if at == 0 or steps[at] - steps[at - 1] <= 1:
+        return None
+    return int(steps[at - 1]) + (0 if in_update else 1)
+
+
 def same_axes(first: ParamMatrix, second: ParamMatrix) -> bool:
     """Do two matrices have the same snapshots and the same names?"""
     return first.names == second.names and np.array_equal(first.steps, second.steps)

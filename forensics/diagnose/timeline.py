@@ -7,7 +7,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity, TimelineEntry
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import factor, number, power_of_two
+from forensics.diagnose.wording import factor, number, power_of_two, start_of
 
 LEAD_UP = 100
 """Rows before the first bad step in which a lead-up is looked for."""
@@ -28,7 +28,7 @@ def timeline(
         root: the finding the chain starts with.
         consequences: in order of step.
     """
-    row = int(np.searchsorted(signals.step, root.first_step))
+    row = int(np.searchsorted(signals.step, root.begins))
     entries = [*_lead_up(signals, row), *_last_healthy(signals, row)]
     entries.append(_entry(root))
     told = [f for f in consequences if f.severity > Severity.INFO] or list(consequences)
@@ -46,7 +46,7 @@ def _one_a_rule(findings: list[Finding]) -> list[Finding]:
 
 def _entry(finding: Finding) -> TimelineEntry:
     lasting = finding.last_step > finding.first_step
-    when = f"{finding.first_step:,}→" if lasting else f"{finding.first_step:,}"
+    when = f"{start_of(finding)}→" if lasting else start_of(finding)
     return TimelineEntry(when=when, title=finding.rule, detail=finding.message)
 
 

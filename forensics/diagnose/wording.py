@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from forensics.diagnose.finding import Finding
+
 
 def number(value: float, digits: int = 3) -> str:
     """A number for a person: 3 significant digits, thousands separators, NaN and inf as words."""
@@ -52,6 +54,13 @@ def times(count: int) -> str:
 def span(first: int, last: int) -> str:
     """A stretch of steps: ``step 8,218`` or ``steps 8,218 to 8,362``."""
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def start_of(finding: Finding) -> str:
+    """Where a finding starts: ``8,218``, or ``31–40`` where it lies between two snapshots."""
+    if finding.earliest_step is None or finding.earliest_step == finding.first_step:
+        return f"{finding.first_step:,}"
+    return f"{finding.earliest_step:,}–{finding.first_step:,}"
 
 
 def percent(share: float) -> str:

@@ -96,6 +96,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "message": finding.message,
         "first_step": finding.first_step,
         "last_step": finding.last_step,
+        "earliest_step": finding.earliest_step,
         "subject": finding.subject,
         "cause": finding.cause,
         "remedy": finding.remedy,

@@ -12,7 +12,7 @@ from forensics.diagnose.finding import (
     RuleOutcome,
     RunFacts,
 )
-from forensics.diagnose.wording import number, power_of_two, steps
+from forensics.diagnose.wording import number, power_of_two, start_of, steps
 
 MOST_POINTS = 8
 """Points of one evidence line that are shown; JSON has them all."""
@@ -78,14 +78,15 @@ def duration(seconds: float) -> str:
 
 
 def span(finding: Finding, run: RunFacts) -> str:
-    """``8,217``, ``38 → 39``, ``8,218 → end`` or ``whole run``."""
+    """``8,217``, ``38 → 39``, ``31–40 → end`` (a start between two) or ``whole run``."""
     first, last = finding.first_step, finding.last_step
+    start = start_of(finding)
     if first == last:
-        return f"{first:,}"
+        return start
     to_end = last == run.last_step
     if to_end and first == run.first_step:
         return "whole run"
-    return f"{first:,} → {'end' if to_end else f'{last:,}'}"
+    return f"{start} → {'end' if to_end else f'{last:,}'}"
 
 
 def message(finding: Finding) -> str:

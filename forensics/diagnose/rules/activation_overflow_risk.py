@@ -30,7 +30,13 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.snapshots import Floats, same_axes, too_few_snapshots, usable
+from forensics.diagnose.snapshots import (
+    Floats,
+    earliest_start,
+    same_axes,
+    too_few_snapshots,
+    usable,
+)
 from forensics.diagnose.wording import factor, number, percent
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray
@@ -246,6 +252,7 @@ def _finding(
         message=message,
         first_step=int(matrix.steps[first]),
         last_step=int(matrix.steps[last]),
+        earliest_step=earliest_start(matrix.steps, first),
         subject=matrix.names[column],
         evidence=(
             Evidence(

@@ -34,6 +34,7 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import (
     MIN_PAST,
     Floats,
+    earliest_start,
     own_baselines,
     row_medians,
     squared_shares,
@@ -122,6 +123,7 @@ def _finding(
         message=_message(matrix, story, leader, (first + peak, furthest)),
         first_step=step,
         last_step=int(matrix.steps[last]),
+        earliest_step=earliest_start(matrix.steps, since),
         subject=name,
         evidence=_evidence(matrix, story, leader, (since, last), first + peak),
         cause="What grows sits in this layer or between it and the loss: an activation, a rate "

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from forensics.diagnose.bad_parameters import (
     Culprit,
     bad_in_checkpoint,
@@ -36,6 +38,7 @@ from forensics.diagnose.onset import FEW, went_on_after
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, merged, told_episodes
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.snapshots import earliest_start
 from forensics.runlog.steps import IntArray
 
 _PARTS = ("params.grad_nonfinite|params.value_nonfinite|skip_reason|checkpoints",)
@@ -71,11 +74,21 @@ def _finding(signals: Signals, episode: Episode, culprit: Culprit, weights: IntA
         message=_message(episode, culprit),
         first_step=episode.first,
         last_step=max(episode.last, signals.last_step) if over else episode.last,
+        earliest_step=_earliest(signals, episode, culprit),
         subject=culprit.name,
         evidence=nonfinite_evidence(signals, culprit, episode.first),
         cause=_cause(culprit),
         remedy=_remedy(culprit, episode.first, poisoned),
     )
+
+
+def _earliest(signals: Signals, episode: Episode, culprit: Culprit) -> int | None:
+    """The update that may have spoilt a weight first; every bad gradient has its own snapshot."""
+    matrix = signals.param_matrix("value_nonfinite")
+    if culprit.what != "weight" or matrix is None:
+        return None
+    taken = matrix.steps[matrix.present.any(axis=1)]
+    return earliest_start(taken, int(np.searchsorted(taken, episode.first)), in_update=True)
 
 
 def _severity(episode: Episode, poisoned: bool, over: bool) -> Severity:
@@ -153,6 +166,7 @@ def _in_checkpoints(signals: Signals) -> Iterator[Finding]:
             f"{checkpoint.step:,}{since}",
             first_step=min(checkpoint.step, signals.last_step),
             last_step=signals.last_step,
+            earliest_step=before,
             subject=names[0],
             cause="A non-finite update went into the weights after the last finite checkpoint.",
             remedy="Resume from the last finite checkpoint: the first bad step lies between the "

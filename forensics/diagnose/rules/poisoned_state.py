@@ -35,7 +35,9 @@ from forensics.diagnose.bad_parameters import (
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.snapshots import earliest_start
 from forensics.runlog.params import ParamMatrix
+from forensics.runlog.steps import IntArray
 
 _EFFECTS = {
     "ema": "evaluation uses the averaged weights",
@@ -86,13 +88,17 @@ def _in_snapshot(
     column = matrix.names.index(names[0])
     culprit = Culprit(names[0], "state", names, len(matrix.names), int(matrix.values[at, column]))
     still = bool(bad[-1].any())
+    taken = matrix.steps[matrix.present.any(axis=1)]
+    before = int(np.searchsorted(taken, step))
     last = int(matrix.steps[np.flatnonzero(bad.any(axis=1))[-1]])
     return Finding(
         rule="poisoned-state",
         severity=Severity.CRITICAL if kind == "optimizer" else Severity.ERROR,
         message=f"{_subject(kind, names[0])}{_more(names)} is non-finite at step {step:,} "
-        f"({elements(culprit.elements)}) while all weights are finite; {_EFFECTS[kind]}",
+        f"({elements(culprit.elements)}{_still_finite(taken, before)}) while all weights are "
+        f"finite; {_EFFECTS[kind]}",
         first_step=step,
+        earliest_step=earliest_start(taken, before, in_update=kind != "buffer"),
         last_step=max(last, signals.last_step) if still else last,
         subject=_subject(kind, names[0]),
         evidence=nonfinite_evidence(signals, culprit, step, kind),
@@ -101,8 +107,15 @@ def _in_snapshot(
     )
 
 
+def _still_finite(taken: IntArray, at: int) -> str:
+    """``, finite at step 30``, where another step than the last one before is the last known."""
+    apart = at > 0 and taken[at] - taken[at - 1] > 1
+    return f", still finite at step {int(taken[at - 1]):,}" if apart else ""
+
+
 def _in_checkpoints(signals: Signals, told: set[str]) -> Iterator[Finding]:
     """The first checkpoint with bad state and finite weights, for the kinds not yet told."""
+    sound: int | None = None
     for checkpoint in signals.run.checkpoints:
         if bad_in_checkpoint(checkpoint, ("param",)):
             return
@@ -118,10 +131,12 @@ def _in_checkpoints(signals: Signals, told: set[str]) -> Iterator[Finding]:
                     f"{_EFFECTS[kind]}",
                     first_step=min(checkpoint.step, signals.last_step),
                     last_step=signals.last_step,
+                    earliest_step=sound,
                     subject=_subject(kind, names[0]),
                     cause=_cause(kind),
                     remedy=_remedy(kind),
                 )
+        sound = checkpoint.step if checkpoint.healthy else sound
 
 
 def _subject(kind: str, name: str) -> str:

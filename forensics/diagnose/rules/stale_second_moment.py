@@ -32,6 +32,7 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import (
     MIN_PAST,
     Floats,
+    earliest_start,
     matrix_mask,
     own_baselines,
     too_few_snapshots,
@@ -121,6 +122,7 @@ def _finding(
         message=_message(ratio, story.name, at, len(followed)),
         first_step=int(at[0]),
         last_step=int(at[-1]),
+        earliest_step=earliest_start(story.steps, int(story.at[0])),
         subject=story.name,
         evidence=_evidence(signals, story, followed),
         cause="The layer's gradients grow faster than Adam's second moment can follow.",

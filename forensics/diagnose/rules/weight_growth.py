@@ -32,6 +32,7 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import (
     Floats,
     column_medians,
+    earliest_start,
     matrix_mask,
     too_few_snapshots,
     trainable_mask,
@@ -99,6 +100,7 @@ def weight_growth(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]
         message=_message(view, column, (first, last)),
         first_step=int(view.steps[first]),
         last_step=int(view.steps[last]),
+        earliest_step=earliest_start(view.steps, first, in_update=True),
         subject=view.names[column],
         evidence=(
             Evidence(

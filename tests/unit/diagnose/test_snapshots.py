@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forensics.diagnose.snapshots import (
     column_medians,
+    earliest_start,
     families,
     is_matrix,
     layer_of,
@@ -146,3 +147,19 @@ def test_any_matrix_is_taken(data: st.DataObject) -> None:
         assert column_medians(values).shape == (columns,)
         first, last = longest_runs(values > 0)
     assert ((last - first + 1 >= 0) & (first >= 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("steps", "at", "in_update", "earliest"),
+    [
+        ([0, 10, 20], 2, False, 11),
+        ([0, 10, 20], 2, True, 10),
+        ([0, 10, 11], 2, False, None),
+        ([0, 10, 11], 2, True, None),
+        ([30, 40], 0, False, None),
+    ],
+)
+def test_a_start_lies_between_two_snapshots(
+    steps: list[int], at: int, in_update: bool, earliest: int | None
+) -> None:
+    assert earliest_start(np.array(steps), at, in_update=in_update) == earliest

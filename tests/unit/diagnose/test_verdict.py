@@ -242,3 +242,16 @@ def test_any_findings_give_a_verdict_that_accounts_for_each_of_them(found: list[
         assert sorted(i for i in told if i is not None) == list(range(len(ordered)))
         assert verdict.root is not None
         assert ordered[verdict.root].rule not in NEVER_ROOTS
+
+
+def test_a_start_between_two_snapshots_leaves_the_last_healthy_step_before_both() -> None:
+    sparse = replace(finding("poisoned-state", E, 40, subject="bn.running_var"), earliest_step=31)
+    validation = finding("nonfinite-validation", W, 35)
+    verdict, ordered = verdict_on(signals_of(), sparse, validation)
+    assert verdict.root is not None
+    assert ordered[verdict.root].rule == "poisoned-state"
+    assert [ordered[i].rule for i in verdict.consequences] == ["nonfinite-validation"]
+    assert [(e.when, e.title) for e in verdict.timeline][:2] == [
+        ("30", "last healthy step"),
+        ("31–40→", "poisoned-state"),
+    ]

@@ -171,3 +171,10 @@ def test_a_verdict_without_root_advises_on_what_is_unrelated() -> None:
         verdict=Verdict(status=Status.UNDECIDED, summary="s", unrelated=(0, 3)),
     )
     assert [f.rule for f, _ in remedies(diagnosis)] == ["nonfinite-loss", "learning-rate-fault"]
+
+
+def test_a_start_between_two_snapshots_is_a_range() -> None:
+    sparse = replace(finding(8_200, 12_479), earliest_step=8_101)
+    assert span(sparse, facts()) == "8,101–8,200 → end"
+    assert span(replace(sparse, last_step=8_200), facts()) == "8,101–8,200"
+    assert span(replace(sparse, earliest_step=8_200), facts()) == "8,200 → end"

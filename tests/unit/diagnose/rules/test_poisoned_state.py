@@ -47,7 +47,8 @@ def test_fires_on_running_statistics_that_only_evaluation_uses() -> None:
     (finding,) = found(poisoned_state, run_of(calm(100), params=params))
     assert finding.severity is Severity.ERROR
     assert finding.subject == "bn.running_var"
-    assert (finding.first_step, finding.last_step) == (50, 99)
+    assert (finding.earliest_step, finding.first_step, finding.last_step) == (41, 50, 99)
+    assert "at step 50 (4 elements, still finite at step 40)" in finding.message
     assert "evaluation uses these statistics" in finding.message
     assert "a skipped step does not protect them" in finding.cause
 
@@ -58,6 +59,7 @@ def test_fires_as_critical_on_a_moment_before_it_reaches_the_weights() -> None:
     (finding,) = found(poisoned_state, run_of(calm(100), params=params))
     assert finding.severity is Severity.CRITICAL
     assert (finding.first_step, finding.subject) == (50, "body.weight.exp_avg_sq")
+    assert finding.earliest_step == 40  # a snapshot shows moments before its step's own update
 
 
 def test_fires_on_an_average_and_says_that_it_is_one() -> None:
