@@ -1,18 +1,23 @@
 """Where an operator was called from, read off the Python stack: phase, module and source line.
 
 Nothing is patched: the frames of torch's own optimizer, scaler, clip and scheduler files say which
-part of the step runs, and the first argument of a frame that is a module says whose forward it is.
+part of the step runs, and so does a method of one of the training's own parts (an optimizer or an
+average that the user wrote). The first argument of a frame that is a module says whose forward
+it is.
 """
 
 from __future__ import annotations
 
 import linecache
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import FrameType
+from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -40,12 +45,42 @@ class CallSite:
         module: name of the innermost module in whose forward the call is; empty for none or root.
         in_module: is the call inside any module's forward?
         source_line: ``file.py:12  code`` of the innermost line that is the user's own.
+        known: does the stack tell the phase?
     """
 
     phase: Phase
     module: str
     in_module: bool
     source_line: str
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Who is who in a training, by ``id``.
+
+    Attributes:
+        modules: names of the model's modules.
+        phases: the phase in which a method of this object runs: an optimizer, an average.
+    """
+
+    modules: Mapping[int, str]
+    phases: Mapping[int, Phase] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        optimizers: Iterable[Any] = (),
+        schedulers: Iterable[Any] = (),
+        ema: Any = None,
+    ) -> Parts:
+        """The parts of one training."""
+        phases = {id(o): Phase.OPTIMIZER for o in optimizers}
+        phases |= {id(s): Phase.SCHEDULER for s in schedulers}
+        if ema is not None:
+            phases[id(ema)] = Phase.EMA
+        return cls({id(m): name for name, m in model.named_modules()}, phases)
 
 
 _PHASE_OF_FILE: tuple[tuple[str, Phase], ...] = (
@@ -57,31 +92,58 @@ _PHASE_OF_FILE: tuple[tuple[str, Phase], ...] = (
     ("torch/optim/", Phase.OPTIMIZER),
 )
 _UNSCALE_FUNCTIONS = frozenset({"unscale_", "_unscale_grads_"})
-_OURS = ("/torch/", "/forensics/record/", "/forensics/replay/", "/forensics/runlog/")
+_HOME = Path(__file__).resolve().parents[1].as_posix() + "/"
+_MACHINERY = (
+    Path(torch.__file__).resolve().parent.as_posix() + "/",
+    *(f"{_HOME}{part}/" for part in ("record", "replay", "runlog")),
+)
+_STANDARD = Path(linecache.__file__).resolve().parent.as_posix() + "/"
+_RECIPES = tuple(f"{_HOME}record/{part}" for part in ("faults/", "models.py", "healthy.py"))
+"""Ours too, but they stand for a user's own code."""
+_ENGINE = "_engine_run_backward"
+"""The function of torch that runs backward: what is above it on the stack is another matter."""
 
 
-def call_site(names: dict[int, str], depth: int = 1) -> CallSite:
+def call_site(parts: Parts, depth: int = 1, *, in_backward: bool = False) -> CallSite:
     """The call site of the caller's caller.
 
     Args:
-        names: module names by ``id(module)``.
+        parts: who is who.
         depth: frames to leave out at the top.
+        in_backward: the call comes from a backward node: only frames of what the node itself
+            calls (a recomputed forward) may name a module, not those that called ``backward()``.
     """
+    return site_of(frames_from(sys._getframe(depth)), parts, in_backward=in_backward)
+
+
+def frames_from(frame: FrameType | None) -> Iterator[tuple[FrameType, int]]:
+    """A frame and its callers, innermost first, each with its line."""
+    while frame is not None:
+        yield frame, frame.f_lineno
+        frame = frame.f_back
+
+
+def site_of(
+    frames: Iterable[tuple[FrameType, int]], parts: Parts, *, in_backward: bool = False
+) -> CallSite:
+    """The call site that a stack describes, innermost frame first."""
     phase: Phase | None = None
     module: str | None = None
     source = ""
-    frame: FrameType | None = sys._getframe(depth)
-    while frame is not None:
+    beyond = False
+    for frame, line in frames:
         path = PurePath(frame.f_code.co_filename).as_posix()
-        phase = phase or _phase_of(path, frame.f_code.co_name)
-        if module is None:
-            module = _module_of(frame, names)
-        if not source and _is_users(path):
-            source = _describe(path, frame.f_lineno)
-        frame = frame.f_back
+        beyond = beyond or (in_backward and frame.f_code.co_name == _ENGINE)
+        owner = _owner(frame)
+        phase = phase or _phase_of(path, frame.f_code.co_name) or parts.phases.get(id(owner))
+        if module is None and not beyond and isinstance(owner, nn.Module):
+            module = parts.modules.get(id(owner))
+        if not source and is_users(path):
+            source = describe_line(path, line)
+    known = phase is not None or module is not None
     if phase is None:
         phase = Phase.LOSS if module is None else Phase.FORWARD
-    return CallSite(phase, module or "", module is not None, source)
+    return CallSite(phase, module or "", module is not None, source, known)
 
 
 def _phase_of(path: str, function: str) -> Phase | None:
@@ -93,22 +155,24 @@ def _phase_of(path: str, function: str) -> Phase | None:
     return None
 
 
-def _module_of(frame: FrameType, names: dict[int, str]) -> str | None:
-    """The name of the module whose method this frame runs, if it is one of the model's."""
+def _owner(frame: FrameType) -> Any:
+    """The first argument of a frame's function: the object whose method it is, if it is one."""
     code = frame.f_code
     if code.co_argcount == 0 or not code.co_varnames:
         return None
-    first = frame.f_locals.get(code.co_varnames[0])
-    return names.get(id(first)) if isinstance(first, nn.Module) else None
+    return frame.f_locals.get(code.co_varnames[0])
 
 
-def _is_users(path: str) -> bool:
+def is_users(path: str) -> bool:
+    """Is this file the user's own (or a library's), rather than torch's, Python's or ours?"""
     if path.startswith("<"):
         return False
-    own = any(part in path for part in _OURS) and "/faults/" not in path
-    return not own and "/importlib/" not in path and "/contextlib.py" not in path
+    if path.startswith(_STANDARD) and "-packages/" not in path:
+        return False
+    return not path.startswith(_MACHINERY) or path.startswith(_RECIPES)
 
 
-def _describe(path: str, line: int) -> str:
+def describe_line(path: str, line: int) -> str:
+    """``file.py:12  code``."""
     code = linecache.getline(path, line).strip()
     return f"{PurePath(path).name}:{line}  {code}".strip()

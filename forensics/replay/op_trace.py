@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,15 +19,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forensics.replay.call_site import CallSite, Phase, call_site
+from forensics.replay.call_site import CallSite, Parts, Phase, call_site
+from forensics.replay.graph_parameters import nearest_parameter, parameter_names
+from forensics.replay.operator_call import Lane, OperatorCall, storage_key
 from forensics.replay.tensor_stats import TensorStats, float_tensors, nonfinite_kind, stats_of
 
 _SITE = "forensics_call_site"
 """Key under which an autograd node remembers where its forward was called."""
-_ALLOCATORS = ("empty", "new_empty", "empty_like", "empty_strided", "resize")
-_CONSTANTS = ("masked_fill", "fill", "full", "full_like", "new_full", "where", "scalar_tensor")
 _CONSTANT = -1
 """Birth index of a deliberate infinity."""
+INPUT = "input"
+"""Label of a bad value that came with the data."""
+_COPIED = 1 << 20
+"""Elements up to which a tensor is kept as it was before an operator writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +43,17 @@ class Birth:
         operator: dispatched name without overload and trailing ``_``, such as ``aten.log``;
             ``input``, ``param:NAME``, ``buffer:NAME`` or ``optimizer:NAME`` for a bad leaf.
         phase: where the operator ran.
-        module: the module in whose forward it ran, or whose backward it belongs to.
+        module: the module in whose forward it ran, or whose backward it belongs to; of a bad
+            input the first module whose result it spoils.
         autograd_node: the node of backward that ran it, or empty.
         source_line: the user's line; for a backward node the line of its forward.
         inputs: statistics of the floating inputs.
-        output: statistics of the first bad output, or None for a leaf.
+        output: statistics of the first bad output; of a leaf its own.
         parent: the index of the Inf that this NaN was made of, or None.
+        parameter: the parameter that the inputs come from most directly, or empty.
+        direct: that parameter itself is an input.
+        leaf: it was bad before any operator touched it.
+        number: the non-finite plain number among the arguments, such as a learning rate.
     """
 
     kind: str
@@ -56,136 +65,214 @@ class Birth:
     inputs: tuple[TensorStats, ...] = ()
     output: TensorStats | None = None
     parent: int | None = None
+    parameter: str = ""
+    direct: bool = False
+    leaf: bool = False
+    number: float | None = None
+
+
+@dataclass
+class _Before:
+    """An argument as it was before the operator wrote it."""
+
+    kind: str
+    stats: Callable[[], TensorStats]
+
+
+@dataclass
+class _Judged:
+    """One bad result under judgement."""
+
+    call: OperatorCall
+    kind: str
+    result: Tensor
+    lane: Lane
+    before: dict[int, _Before] = field(default_factory=dict)
+
+    def kind_of(self, tensor: Tensor) -> str:
+        """Was this input bad when the operator got it?"""
+        held = self.before.get(id(tensor))
+        return held.kind if held else nonfinite_kind(tensor)
+
+    def stats(self) -> tuple[TensorStats, ...]:
+        """The inputs in numbers, as the operator got them."""
+        return tuple(
+            self.before[id(t)].stats() if id(t) in self.before else stats_of(t)
+            for t in self.lane.inputs
+        )
 
 
 class OpTrace:
     """The trace of one step: births, and which birth each non-finite tensor descends from."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, parts: Parts | None = None) -> None:
         self.births: list[Birth] = []
-        self.names = {id(module): name for name, module in model.named_modules()}
-        self.buffers = {_key(b): name for name, b in model.named_buffers()}
+        self.parts = parts or Parts.of(model)
+        self.buffers = {storage_key(b): name for name, b in model.named_buffers()}
+        self.parameters = {storage_key(p): name for name, p in model.named_parameters()}
         self.last_read: int | None = None
         """Birth of the last non-finite number that the host read off a tensor (``item()``)."""
+        self.raised_in = ""
+        """The operator that raised last, or empty."""
+        self.parameter_names = parameter_names(model)
         self._descent: dict[int, int] = {}
+        self._unused: set[int] = set()  # leaves of the data that no operator has used yet
         self._alive: list[Any] = []  # keeps storages, so that an address is not used twice
 
     def add_leaf(self, label: str, phase: Phase, tensor: Tensor, module: str = "") -> None:
-        """Take in a tensor that exists before the step; a non-finite one is a birth of its own."""
+        """Take in a tensor that exists before the step; a non-finite one is a birth of its own.
+
+        An -Inf in the data is taken for a mask, and deliberate.
+        """
         kind = nonfinite_kind(tensor)
-        if kind:
-            stats = stats_of(tensor)
-            birth = Birth(kind=kind, operator=label, phase=phase, module=module, output=stats)
-            self._descend(tensor, self._record(birth))
+        if kind and label == INPUT and kind == "inf" and not bool(torch.isposinf(tensor).any()):
+            self.add_mask(tensor)
+        elif kind:
+            birth = Birth(
+                kind=kind,
+                operator=label,
+                phase=phase,
+                module=module,
+                output=stats_of(tensor),
+                leaf=True,
+            )
+            self._unused.add(self._record(birth))
+            self._descend(tensor, len(self.births) - 1)
+
+    def add_mask(self, tensor: Tensor) -> None:
+        """Take in a tensor whose infinities are deliberate."""
+        self._descend(tensor, _CONSTANT)
 
     def origin_of(self, tensor: Tensor) -> int | None:
         """Index of the birth that a non-finite tensor descends from; None when it is unknown."""
-        index = self._descent.get(_key(tensor))
-        return None if index is None or index == _CONSTANT else self._first(index)
+        index = self._descent.get(storage_key(tensor))
+        return None if index is None or index == _CONSTANT else self.first(index)
 
-    def _first(self, index: int) -> int:
+    def first(self, index: int) -> int:
         """Follow NaN made of Inf back to the Inf's own birth."""
         parent = self.births[index].parent
-        return index if parent is None else self._first(parent)
+        return index if parent is None else self.first(parent)
 
     def _record(self, birth: Birth) -> int:
         self.births.append(birth)
         return len(self.births) - 1
 
     def _descend(self, tensor: Tensor, index: int) -> None:
-        self._descent[_key(tensor)] = index
+        self._descent[storage_key(tensor)] = index
         self._alive.append(tensor.untyped_storage())
 
     # -- one operator ------------------------------------------------------------------------
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operator, and take note of what it makes."""
-        inputs = list(float_tensors([args, kwargs]))
-        touched = [t for t in inputs if _key(t) in self._written(func, args, kwargs, inputs)]
-        before = {id(t): (nonfinite_kind(t), stats_of(t)) for t in touched}
-        out = func(*args, **kwargs)
-        name = _operator_name(func)
-        if name == "aten._local_scalar_dense" and inputs and nonfinite_kind(inputs[0]):
-            self.last_read = self.origin_of(inputs[0])
-        if name.removeprefix("aten.").lstrip("_") in _ALLOCATORS:
-            return out
-        for result in (*float_tensors(out), *touched):
-            kind = nonfinite_kind(result)
-            if kind:
-                self._judge(func, name, kind, result, inputs, before, (args, kwargs))
+        call = OperatorCall(func, args, kwargs, self.buffers.keys())
+        lanes = call.lanes()
+        before = {id(t): _before(t) for lane in lanes for t in lane.written}
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            self.raised_in = self.raised_in or call.name
+            raise
+        self._note_reading(call, lanes[0])
+        if not call.allocates:
+            for result, lane in call.results(out, lanes):
+                kind = nonfinite_kind(result)
+                if kind:
+                    self._judge(_Judged(call, kind, result, lane, before))
         return out
 
-    def _written(self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> set[int]:
-        """Storages the operator writes: what its schema says, and module buffers among its inputs.
+    def _note_reading(self, call: OperatorCall, lane: Lane) -> None:
+        read = call.name == "aten._local_scalar_dense" and lane.inputs
+        if read and nonfinite_kind(lane.inputs[0]):
+            self.last_read = self.origin_of(lane.inputs[0])
 
-        BatchNorm's statistics are not marked as mutated, and their version does not move.
-        """
-        keys = {_key(t) for t in inputs} & self.buffers.keys()
-        for i, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[i] if i < len(args) else kwargs.get(argument.name)
-                keys |= {_key(t) for t in float_tensors(value)}
-        return keys
-
-    def _judge(
-        self,
-        func: Any,
-        name: str,
-        kind: str,
-        result: Tensor,
-        inputs: list[Tensor],
-        before: dict[int, tuple[str, TensorStats]],
-        call: tuple[Any, Any],
-    ) -> None:
+    def _judge(self, judged: _Judged) -> None:
         """Is this bad result a birth, a deliberate infinity, or inherited?"""
-        bad = [(t, before[id(t)][0] if id(t) in before else nonfinite_kind(t)) for t in inputs]
-        bad = [(t, k) for t, k in bad if k]
-        parents = [self._descent.get(_key(t)) for t, _ in bad]
+        call, kind, result = judged.call, judged.kind, judged.result
+        bad = [(t, k) for t in judged.lane.inputs if (k := judged.kind_of(t))]
+        for tensor, its_kind in bad:
+            self._use(tensor, its_kind)
+        parents = [self._descent.get(storage_key(t)) for t, _ in bad]
         if kind == "nan" and any(k == "nan" for _, k in bad):
-            parents = [self._descent.get(_key(t)) for t, k in bad if k == "nan"]
+            parents = [self._descent.get(storage_key(t)) for t, k in bad if k == "nan"]
             return self._inherit(result, parents)
         if kind == "inf" and bad:
             return self._inherit(result, parents)
-        if kind == "inf" and _has_infinite_constant(func, name, call):
+        if kind == "inf" and call.asks_for_infinity():
             return self._descend(result, _CONSTANT)
         real = [p for p in parents if p is not None and p != _CONSTANT]
-        stats = tuple(before[id(t)][1] if id(t) in before else stats_of(t) for t in inputs)
-        birth = self._birth(kind, name, stats, stats_of(result))
-        self._descend(result, self._record(replace(birth, parent=real[0] if real else None)))
+        birth = replace(self._birth(judged), parent=real[0] if real else None)
+        self._descend(result, self._record(birth))
         return None
+
+    def _use(self, tensor: Tensor, kind: str) -> None:
+        """A bad input: one that nobody saw being made is data; of data the first use is noted."""
+        key = storage_key(tensor)
+        if key not in self._descent and kind == "nan":
+            self.add_leaf(INPUT, Phase.INPUT, tensor)
+        index = self._descent.get(key)
+        if index in self._unused:
+            self._unused.discard(index)
+            birth, site = self.births[index], call_site(self.parts, depth=5)
+            module = site.module if birth.operator == INPUT else birth.module
+            self.births[index] = replace(birth, module=module, source_line=site.source_line)
 
     def _inherit(self, result: Tensor, parents: list[int | None]) -> None:
         known = [p for p in parents if p is not None]
         real = [p for p in known if p != _CONSTANT]
-        # A bad tensor nobody saw being made (a literal, a foreign library) is taken as deliberate.
+        # An infinity nobody saw being made (a literal, a foreign library) is taken as deliberate.
         self._descend(result, real[0] if real else _CONSTANT)
 
-    def _birth(
-        self, kind: str, name: str, inputs: tuple[TensorStats, ...], output: TensorStats
-    ) -> Birth:
-        site = call_site(self.names, depth=4)
+    def _birth(self, judged: _Judged) -> Birth:
+        call, lane = judged.call, judged.lane
         node = torch._C._current_autograd_node()
-        if node is None:
-            return Birth(
-                kind=kind,
-                operator=name,
-                phase=site.phase,
-                module=site.module,
-                source_line=site.source_line,
-                inputs=inputs,
-                output=output,
-            )
-        made: CallSite | None = _metadata(node).get(_SITE)
-        return Birth(
-            kind=kind,
-            operator=name,
-            phase=Phase.BACKWARD,
-            module=made.module if made else "",
-            autograd_node=node.name().rsplit("::", 1)[-1],
-            source_line=made.source_line if made else site.source_line,
-            inputs=inputs,
-            output=output,
+        site = call_site(self.parts, depth=5, in_backward=node is not None)
+        parameter, direct = nearest_parameter(lane.inputs, self.parameter_names)
+        birth = Birth(
+            kind=judged.kind,
+            operator=call.name,
+            phase=site.phase if site.known else self._phase_by_data(lane, site.phase),
+            module=site.module,
+            source_line=site.source_line,
+            inputs=judged.stats(),
+            output=stats_of(judged.result),
+            parameter=parameter,
+            direct=direct,
+            number=call.bad_number(),
         )
+        return birth if node is None else _in_backward(birth, node, site)
+
+    def _phase_by_data(self, lane: Lane, otherwise: Phase) -> Phase:
+        """Where the stack tells nothing: a hand-written clip or update is known by its data."""
+        if any(storage_key(t) in self.parameters for t in lane.written):
+            return Phase.OPTIMIZER
+        held = [p.grad for p in self.parameter_names.tensors if p.grad is not None]
+        grads = {storage_key(g) for g in held if g.layout is torch.strided}
+        if any(storage_key(t) in grads for t in lane.inputs):
+            return Phase.CLIP
+        return otherwise
+
+
+def _in_backward(birth: Birth, node: Any, site: CallSite) -> Birth:
+    """A birth in backward belongs to the forward of its node, or to a forward recomputed there."""
+    made: CallSite | None = _metadata(node).get(_SITE)
+    at = site if site.in_module or made is None else made
+    return replace(
+        birth,
+        phase=Phase.BACKWARD,
+        module=at.module,
+        autograd_node=node.name().rsplit("::", 1)[-1],
+        source_line=at.source_line,
+    )
+
+
+def _before(tensor: Tensor) -> _Before:
+    """An argument before it is written: whether it is bad now, its numbers when asked for."""
+    if tensor.numel() <= _COPIED:
+        copied = tensor.detach().clone()
+        return _Before(nonfinite_kind(copied), lambda: stats_of(copied))
+    stats = stats_of(tensor)
+    return _Before("nan" if stats.nan else "inf" if stats.inf else "", lambda: stats)
 
 
 @contextmanager
@@ -222,7 +309,7 @@ class _Sites(TorchFunctionMode):
         site: CallSite | None = None
         for tensor in float_tensors(out):
             if tensor.grad_fn is not None and _SITE not in _metadata(tensor.grad_fn):
-                site = site or call_site(self.trace.names, depth=2)
+                site = site or call_site(self.trace.parts, depth=2)
                 _mark(tensor.grad_fn, site)
         return out
 
@@ -242,23 +329,3 @@ def _metadata(node: Any) -> dict[Any, Any]:
     """The dict that belongs to an autograd node (the stubs take it for a method)."""
     metadata: dict[Any, Any] = node.metadata
     return metadata
-
-
-def _key(tensor: Tensor) -> int:
-    """Identity of a tensor's memory: views and detached aliases share it."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _operator_name(func: Any) -> str:
-    """``aten.log`` for ``aten::log_.out``: namespace and name, without overload or trailing _."""
-    return str(func._schema.name).replace("::", ".").rstrip("_")
-
-
-def _has_infinite_constant(func: Any, name: str, call: tuple[Any, Any]) -> bool:
-    """Was an infinity asked for by a plain number?"""
-    if name.removeprefix("aten.").lstrip("_") not in _CONSTANTS:
-        return False
-    args, kwargs = call
-    del func
-    constants = [v for v in (*args, *kwargs.values()) if isinstance(v, float)]
-    return any(v in (torch.inf, -torch.inf) for v in constants)

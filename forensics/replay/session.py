@@ -83,6 +83,7 @@ class Session:
         cross_device: recorded on another type of device.
         notes: what differs from the recording, a sentence each.
         step_index: the next step.
+        batches: the micro-batches of the step under way, or of the last one.
         untestable: by step of the saved states that could not be loaded, the reason.
     """
 
@@ -98,6 +99,7 @@ class Session:
         self.cross_device, self.notes = found.cross_device, found.notes
         self.tolerance = tolerance_between(exact=found.exact, wanted=tolerance)
         self.step_index = 0
+        self.batches: list[Batch] = []
         self.untestable: dict[int, str] = {}
         self._found = found
         self._rows = RecordedRows(run.steps)
@@ -158,6 +160,10 @@ class Session:
         self.start()
         return 0
 
+    def bad_state(self) -> tuple[str, ...]:
+        """What is not finite in the state before the next step, named as in ``ReplayedStep.bad``."""
+        return tuple(dict.fromkeys(_label(tensor) for tensor in self._scan_state()))
+
     def capture(self) -> MemoryState:
         """The state before the next step, copied in memory."""
         if self._wide:
@@ -208,6 +214,7 @@ class Session:
         if changes.precision == "fp64":
             batches = [to_double(batch) for batch in batches]
             self._widen()
+        self.batches = batches
         loop = self._loop(changes)
         error: Exception | None = None
         self.step_index = step + 1

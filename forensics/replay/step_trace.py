@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
-from forensics.replay.call_site import Phase
-from forensics.replay.op_trace import Birth, OpTrace, tracing
-from forensics.replay.tensor_stats import float_tensors, is_float, nonfinite_kind
+from forensics.replay.call_site import Parts, Phase
+from forensics.replay.op_trace import INPUT, Birth, OpTrace, tracing
+from forensics.replay.raised import Raised, describe_raised
+from forensics.replay.tensor_stats import (
+    TensorStats,
+    float_tensors,
+    is_float,
+    nonfinite_kind,
+    stats_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +29,18 @@ class Damage:
     """Something that a step left, or passed on, non-finite.
 
     Attributes:
-        place: ``loss``, ``gradient``, ``norm``, ``parameter``, ``buffer``, ``optimizer`` or
-            ``extra``.
-        name: of the parameter, buffer or state; empty for the loss and the norm.
+        place: ``loss``, ``gradient``, ``parameter``, ``buffer``, ``optimizer`` or ``extra``.
+        name: of the parameter, buffer or state; empty for the loss.
         kind: ``nan`` or ``inf``.
         birth: index of the birth it descends from; None when that is not known.
+        stats: the tensor in numbers; None where it is a plain number.
     """
 
     place: str
     name: str
     kind: str
     birth: int | None
+    stats: TensorStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +53,8 @@ class StepTrace:
         arrival: parameters in the order their gradients arrived; a repeat is a micro-batch.
         loss: the loss the step returned, as a float; NaN where it raised.
         exception: ``Type: message`` of what the step raised, or empty.
+        raised: the same in detail, or None.
+        tied: further names of parameters that have several, by their first name.
     """
 
     births: tuple[Birth, ...]
@@ -50,6 +62,8 @@ class StepTrace:
     arrival: tuple[str, ...]
     loss: float
     exception: str = ""
+    raised: Raised | None = None
+    tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def origin(self) -> Birth | None:
@@ -66,6 +80,8 @@ def trace_step(
     optimizers: Sequence[Optimizer] = (),
     micro_batches: Sequence[Any] = (),
     extra: Sequence[tuple[str, Any]] = (),
+    schedulers: Sequence[Any] = (),
+    ema: Any = None,
 ) -> StepTrace:
     """Run one optimizer step under the operator trace.
 
@@ -74,29 +90,70 @@ def trace_step(
         model: the module that is trained.
         optimizers: their states are looked at before and after.
         micro_batches: the step's input; a non-finite one is a birth of its own.
-        extra: further named state (nested tensors), such as an EMA.
+        extra: further named state, such as an EMA: nested tensors, or an object with
+            ``state_dict``.
+        schedulers: to tell what they run from the loss.
+        ema: the same for an average.
     """
-    trace = OpTrace(model)
-    _take_in_leaves(trace, model, optimizers, micro_batches, extra)
-    arrival: list[str] = []
-    damages: list[Damage] = []
-    loss: Any = float("nan")
-    exception = ""
-    with _gradient_hooks(model, trace, arrival, damages):
-        try:
-            with tracing(trace):
-                loss = run_step()
-        except Exception as error:  # noqa: BLE001 - whatever the user's loop raises is evidence
-            exception = f"{type(error).__name__}: {error}"
-    first = [] if exception else _loss_damage(trace, loss)
-    left = _left_behind(trace, model, optimizers, extra)
-    return StepTrace(
-        births=tuple(trace.births),
-        damages=(*first, *damages, *left),
-        arrival=tuple(arrival),
-        loss=float(loss.detach()) if isinstance(loss, Tensor) else float(loss),
-        exception=exception,
+    tracer = StepTracer(
+        model,
+        optimizers=optimizers,
+        micro_batches=micro_batches,
+        extra=extra,
+        parts=Parts.of(model, optimizers, schedulers, ema),
     )
+    # Whatever the user's loop raises is evidence, and is kept.
+    with contextlib.suppress(Exception):
+        tracer.run(run_step)
+    return tracer.result()
+
+
+class StepTracer:
+    """Traces one step, and lets what it raises pass; arguments as of ``trace_step``."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizers: Sequence[Optimizer] = (),
+        micro_batches: Sequence[Any] = (),
+        extra: Sequence[tuple[str, Any]] = (),
+        parts: Parts | None = None,
+    ) -> None:
+        self.model, self.optimizers, self.extra = model, list(optimizers), list(extra)
+        self.trace = OpTrace(model, parts)
+        self._arrival: list[str] = []
+        self._gradients: list[Damage] = []
+        self._loss: Any = float("nan")
+        self._raised: Raised | None = None
+        self._masks = _infinite_by_nature(model, self.extra)
+        _take_in_leaves(self.trace, model, optimizers, micro_batches, self.extra, self._masks)
+
+    def run(self, run_step: Callable[[], Any]) -> Any:
+        """Run the step under the trace; returns its loss."""
+        with _gradient_hooks(self.model, self.trace, self._arrival, self._gradients):
+            try:
+                with tracing(self.trace):
+                    self._loss = run_step()
+            except Exception as error:
+                self._raised = describe_raised(error, self.trace.parts, self.trace.raised_in)
+                raise
+        return self._loss
+
+    def result(self) -> StepTrace:
+        """What the trace shows; call once the step is over."""
+        first = [] if self._raised else _loss_damage(self.trace, self._loss)
+        left = _left_behind(self.trace, self.model, self.optimizers, self.extra, self._masks)
+        names = self.trace.parameter_names.names.values()
+        return StepTrace(
+            births=tuple(self.trace.births),
+            damages=(*first, *self._gradients, *left),
+            arrival=tuple(self._arrival),
+            loss=_number(self._loss),
+            exception=self._raised.message if self._raised else "",
+            raised=self._raised,
+            tied={all_names[0]: all_names[1:] for all_names in names if len(all_names) > 1},
+        )
 
 
 def _take_in_leaves(
@@ -105,16 +162,23 @@ def _take_in_leaves(
     optimizers: Iterable[Optimizer],
     micro_batches: Sequence[Any],
     extra: Iterable[tuple[str, Any]],
+    masks: frozenset[str],
 ) -> None:
     """What exists before the step, most upstream first: a bad leaf comes before any operator."""
     for batch in micro_batches:
         for tensor in float_tensors(batch):
-            trace.add_leaf("input", Phase.INPUT, tensor)
+            trace.add_leaf(INPUT, Phase.INPUT, tensor)
     for place, name, tensor in _state(model, optimizers, extra):
+        if f"{place}:{name}" in masks:
+            trace.add_mask(tensor)
+            continue
         label = {"parameter": "param"}.get(place, place)
         module = name.rpartition(".")[0] if place in ("parameter", "buffer") else ""
         phase = Phase.FORWARD if place in ("parameter", "buffer") else Phase.OPTIMIZER
         trace.add_leaf(f"{label}:{name}", phase, tensor, module)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and is_float(parameter.grad):
+            trace.add_leaf(f"gradient:{name}", Phase.BACKWARD, parameter.grad)
 
 
 def _state(
@@ -133,9 +197,22 @@ def _state(
             for key, value in state.items():
                 if is_float(value):
                     yield "optimizer", f"{names.get(id(owner), '?')}.{key}", value
-    for name, tree in extra:
-        for tensor in float_tensors(tree):
-            yield "extra", name, tensor
+    for name, owner in extra:
+        tree = owner.state_dict() if hasattr(owner, "state_dict") else owner
+        for path, tensor in _named_tensors(name, tree):
+            yield "extra", path, tensor
+
+
+def _named_tensors(name: str, tree: Any) -> Iterator[tuple[str, Tensor]]:
+    """The floating tensors in nested lists, tuples and dicts, by dotted name."""
+    if is_float(tree):
+        yield name, tree.detach()
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _named_tensors(f"{name}.{key}", value)
+    elif isinstance(tree, list | tuple):
+        for i, value in enumerate(tree):
+            yield from _named_tensors(f"{name}.{i}", value)
 
 
 @contextmanager
@@ -147,18 +224,16 @@ def _gradient_hooks(
     def hook(name: str) -> Callable[[Tensor], None]:
         def look(parameter: Tensor) -> None:
             arrival.append(name)
-            gradient = parameter.grad
-            kind = nonfinite_kind(gradient) if is_float(gradient) and gradient is not None else ""
-            if kind and gradient is not None:
-                birth = trace.origin_of(gradient)
-                damages.append(Damage(place="gradient", name=name, kind=kind, birth=birth))
+            if parameter.grad is not None and is_float(parameter.grad):
+                with _disable_current_modes():  # looking at a gradient is no part of the step
+                    damages.extend(_damage(trace, "gradient", name, parameter.grad))
 
         return look
 
     hooks = [
         parameter.register_post_accumulate_grad_hook(hook(name))
         for name, parameter in model.named_parameters()
-        if parameter.requires_grad
+        if parameter.requires_grad and parameter.is_leaf
     ]
     try:
         yield
@@ -167,15 +242,34 @@ def _gradient_hooks(
             handle.remove()
 
 
+def _damage(trace: OpTrace, place: str, name: str, tensor: Tensor) -> list[Damage]:
+    kind = nonfinite_kind(tensor)
+    if not kind:
+        return []
+    birth = trace.origin_of(tensor)
+    return [Damage(place=place, name=name, kind=kind, birth=birth, stats=stats_of(tensor))]
+
+
 def _loss_damage(trace: OpTrace, loss: Any) -> list[Damage]:
     """The loss, where it is non-finite; a plain number by way of the host's reading of it."""
     if is_float(loss):
-        kind, birth = nonfinite_kind(loss), trace.origin_of(loss)
-    else:
-        value = float(loss)
-        kind = "nan" if value != value else "inf" if value in (float("inf"), float("-inf")) else ""
-        birth = trace.last_read
-    return [Damage(place="loss", name="", kind=kind, birth=birth)] if kind else []
+        return _damage(trace, "loss", "", loss)
+    value = _number(loss)
+    kind = "nan" if value != value else "inf" if value in (float("inf"), float("-inf")) else ""
+    return [Damage(place="loss", name="", kind=kind, birth=trace.last_read)] if kind else []
+
+
+def _number(loss: Any) -> float:
+    """The loss as a float; 0 where the step returns nothing of the kind."""
+    if isinstance(loss, Tensor):
+        return float(loss.detach().float().mean()) if loss.numel() else 0.0
+    return float(loss) if isinstance(loss, int | float) else 0.0
+
+
+def _infinite_by_nature(model: nn.Module, extra: Iterable[tuple[str, Any]]) -> frozenset[str]:
+    """Buffers and further state that hold an Inf before the step: masks, a best loss so far."""
+    state = [entry for entry in _state(model, (), extra) if entry[0] != "parameter"]
+    return frozenset(f"{place}:{name}" for place, name, t in state if nonfinite_kind(t) == "inf")
 
 
 def _left_behind(
@@ -183,10 +277,9 @@ def _left_behind(
     model: nn.Module,
     optimizers: Iterable[Optimizer],
     extra: Iterable[tuple[str, Any]],
+    masks: frozenset[str],
 ) -> list[Damage]:
-    """What is non-finite in the state after the step."""
-    return [
-        Damage(place=place, name=name, kind=kind, birth=trace.origin_of(tensor))
-        for place, name, tensor in _state(model, optimizers, extra)
-        if (kind := nonfinite_kind(tensor))
-    ]
+    """What is non-finite in the state after the step, and was not so by nature before."""
+    state = _state(model, optimizers, extra)
+    found = [damage for place, name, t in state for damage in _damage(trace, place, name, t)]
+    return [d for d in found if d.kind == "nan" or f"{d.place}:{d.name}" not in masks]

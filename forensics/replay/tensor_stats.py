@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ class TensorStats:
         nan: how many elements are NaN.
         inf: how many are +Inf or -Inf.
         first_bad: index of the first non-finite element, or None.
+        low: smallest finite element; 0 where there is none.
+        high: largest finite element; 0 where there is none.
     """
 
     dtype: str
@@ -31,6 +34,13 @@ class TensorStats:
     nan: int
     inf: int
     first_bad: tuple[int, ...] | None = None
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def numel(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
 
     @property
     def finite(self) -> bool:
@@ -44,7 +54,8 @@ def stats_of(tensor: Tensor) -> TensorStats:
     finite = torch.isfinite(values)
     nan = int(torch.isnan(values).sum())
     bad = values.numel() - int(finite.sum())
-    kept = values[finite].abs()
+    kept = values[finite]
+    sizes = kept.abs()
     first = None
     if bad:
         flat = int((~finite).flatten().to(torch.uint8).argmax())
@@ -52,11 +63,13 @@ def stats_of(tensor: Tensor) -> TensorStats:
     return TensorStats(
         dtype=str(values.dtype).removeprefix("torch."),
         shape=tuple(values.shape),
-        absmax=float(kept.max()) if kept.numel() else 0.0,
-        absmin=float(kept.min()) if kept.numel() else 0.0,
+        absmax=float(sizes.max()) if kept.numel() else 0.0,
+        absmin=float(sizes.min()) if kept.numel() else 0.0,
         nan=nan,
         inf=bad - nan,
         first_bad=first,
+        low=float(kept.min()) if kept.numel() else 0.0,
+        high=float(kept.max()) if kept.numel() else 0.0,
     )
 
 

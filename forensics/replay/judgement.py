@@ -1,0 +1,193 @@
+"""From the trace of one step to its origin: which birth did the damage, and what that means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from forensics.diagnose.bisection_result import ChainLink, FaultKind, Origin, TensorFacts
+from forensics.replay.call_site import Phase
+from forensics.replay.explanation import explain, is_overflow
+from forensics.replay.op_trace import INPUT, Birth
+from forensics.replay.raised import Raised
+from forensics.replay.step_trace import Damage, StepTrace
+from forensics.replay.tensor_stats import TensorStats
+
+_BIRTHS_TOLD = 3
+"""Operators between the origin and the loss that a chain names."""
+_PLACES = {
+    "parameter": (Phase.OPTIMIZER, "parameter"),
+    "optimizer": (Phase.OPTIMIZER, "optimizer state"),
+    "buffer": (Phase.FORWARD, "buffer"),
+    "extra": (Phase.EMA, "state"),
+}
+
+
+def origin_of(trace: StepTrace) -> Origin | None:
+    """The origin of the first damage whose descent is known; None where nothing was damaged.
+
+    A step that raised is judged by what raised it, unless something was non-finite before.
+    """
+    damage = next((d for d in trace.damages if d.birth is not None), None)
+    if damage is None or damage.birth is None:
+        return raised_origin(trace.raised) if trace.raised else None
+    return birth_origin(trace, damage.birth)
+
+
+def birth_origin(trace: StepTrace, index: int) -> Origin:
+    """What one birth of a trace came to.
+
+    Args:
+        trace: of the step.
+        index: of a birth without a parent.
+    """
+    birth = trace.births[index]
+    own = [d for d in trace.damages if d.birth is not None and d.birth == index]
+    bad = bad_parameters(trace, trace.damages)
+    parameter = _parameter(birth, own)
+    at = _element(birth, own, parameter)
+    return Origin(
+        kind=FaultKind(birth.kind),
+        phase=str(birth.phase),
+        operator=birth.operator,
+        autograd_node=birth.autograd_node,
+        module=birth.module,
+        parameter=parameter,
+        parameters=bad if parameter in bad or not parameter else (*bad, parameter),
+        element=str(list(at)) if at is not None else "",
+        source_line=birth.source_line,
+        inputs=tuple(facts(stats) for stats in birth.inputs),
+        output=None if birth.output is None else facts(birth.output, _leaf_name(birth)),
+        chain=chain_of(trace, index),
+        summary=f"{explain(birth)}{_also_named(trace, parameter)}.",
+    )
+
+
+def raised_origin(raised: Raised) -> Origin:
+    """The origin of a step that raised with nothing non-finite before."""
+    where = f" in {raised.module}" if raised.module else ""
+    return Origin(
+        kind=FaultKind.EXCEPTION,
+        phase=str(raised.phase),
+        operator=raised.function,
+        module=raised.module,
+        source_line=raised.source_line,
+        chain=(ChainLink(phase=str(raised.phase), what="exception", name=raised.function),),
+        summary=f"{raised.function}{where} raised {raised.message}",
+        traceback=raised.traceback,
+    )
+
+
+def bad_parameters(trace: StepTrace, damages: Iterable[Damage]) -> tuple[str, ...]:
+    """The parameters that went bad, in gradient-arrival order, tied ones under all their names."""
+    places = ("gradient", "parameter")
+    bad = {d.name: None for place in places for d in damages if d.place == place}
+    bad = bad or {d.name: None for d in damages if d.place == "optimizer"}
+    named = {name: i for i, name in reversed(list(enumerate(trace.arrival)))}
+    ordered = sorted(bad, key=lambda name: named.get(name, len(trace.arrival)))
+    return tuple(n for name in ordered for n in (name, *trace.tied.get(name, ())))
+
+
+def chain_of(trace: StepTrace, index: int) -> tuple[ChainLink, ...]:
+    """From the origin to the damage: operators, the loss, the first gradient, what is left."""
+    links = [_link_of(trace.births[index])]
+    operators = [b for b in trace.births[index + 1 :] if _descends(trace.births, b, index)]
+    links += [_link_of(birth) for birth in operators[:_BIRTHS_TOLD]]
+    damages = [d for d in trace.damages if d.birth == index]
+    loss = next((d for d in damages if d.place == "loss"), None)
+    if loss is not None:
+        # What came after the loss is told after it.
+        before = [link for link in links if link.phase in ("input", "forward", "loss")]
+        links = [*before, ChainLink(phase="loss", what="loss", kind=loss.kind)]
+        if not trace.arrival:
+            links.append(ChainLink(phase="backward", what="no gradient"))
+    gradients = [d for d in damages if d.place == "gradient"]
+    if gradients:
+        first = gradients[0]
+        links.append(ChainLink(phase="backward", what="gradient", name=first.name, kind=first.kind))
+    for place, (phase, what) in _PLACES.items():
+        found = next((d for d in damages if d.place == place), None)
+        if found is not None:
+            links.append(ChainLink(phase=str(phase), what=what, name=found.name, kind=found.kind))
+    return tuple(links)
+
+
+def facts(stats: TensorStats, name: str = "") -> TensorFacts:
+    """A tensor in numbers, as results keep them."""
+    return TensorFacts(
+        dtype=stats.dtype,
+        shape=stats.shape,
+        absmax=stats.absmax,
+        nan=stats.nan,
+        inf=stats.inf,
+        numel=stats.numel,
+        name=name,
+    )
+
+
+def _parameter(birth: Birth, own: Sequence[Damage]) -> str:
+    """The parameter nearest the origin."""
+    kind, _, name = birth.operator.partition(":")
+    if birth.leaf and kind != INPUT:
+        return name
+    places = {d.place: d for d in reversed(own)}
+    if birth.autograd_node or birth.phase in (Phase.UNSCALE, Phase.CLIP):
+        return _largest_beside(own, "gradient") or _largest_beside(own, "parameter")
+    if birth.phase in (Phase.OPTIMIZER, Phase.EMA):
+        found = places.get("parameter") or places.get("optimizer") or places.get("extra")
+        return found.name if found else ""
+    if "buffer" in places and "loss" not in places:
+        return places["buffer"].name
+    return birth.parameter if _is_its_own(birth) else ""
+
+
+def _largest_beside(own: Sequence[Damage], place: str) -> str:
+    """The first damaged parameter, or the larger one of its layer: a weight rather than its bias.
+
+    The gradients of one layer arrive in no telling order.
+    """
+    damages = [d for d in own if d.place == place and d.stats is not None]
+    if not damages:
+        return ""
+    layer = damages[0].name.rpartition(".")[0]
+    beside = [d for d in damages if d.name.rpartition(".")[0] == layer and layer]
+    return max(beside or damages[:1], key=lambda d: d.stats.numel if d.stats else 0).name
+
+
+def _is_its_own(birth: Birth) -> bool:
+    """Is a forward operator's nearest parameter an input, or outgrown inside its module?"""
+    if birth.leaf or not birth.parameter:
+        return False
+    inside = bool(birth.module) and birth.parameter.startswith(f"{birth.module}.")
+    return birth.direct or (inside and is_overflow(birth))
+
+
+def _element(birth: Birth, own: Sequence[Damage], parameter: str) -> tuple[int, ...] | None:
+    """The index of the guilty element: of the leaf, else of the parameter, else of the output."""
+    if birth.leaf:
+        return birth.output.first_bad if birth.output else None
+    named = next((d for d in own if d.name == parameter and d.stats is not None), None)
+    if parameter and named is not None and named.stats is not None:
+        return named.stats.first_bad
+    return birth.output.first_bad if birth.output else None
+
+
+def _link_of(birth: Birth) -> ChainLink:
+    what = birth.autograd_node or birth.operator
+    return ChainLink(phase=str(birth.phase), what=what, name=birth.module, kind=birth.kind)
+
+
+def _descends(births: Sequence[Birth], birth: Birth, index: int) -> bool:
+    while birth.parent is not None:
+        if birth.parent == index:
+            return True
+        birth = births[birth.parent]
+    return False
+
+
+def _leaf_name(birth: Birth) -> str:
+    return birth.operator.partition(":")[2] if birth.leaf else ""
+
+
+def _also_named(trace: StepTrace, parameter: str) -> str:
+    others = trace.tied.get(parameter, ())
+    return f"; {parameter} is tied to {', '.join(others)}" if others else ""
