@@ -190,6 +190,9 @@ class _Flat:
     faithful_until: int | None = None
     departure: Departure | None = None
     compared: int = 0
+    replayed_from: int | None = None
+    replayed_until: int | None = None
+    tolerance: float = 0.0
     cross_device: bool = False
     what_if: tuple[WhatIf, ...] = ()
     remedy: tuple[str, ...] = ()

@@ -214,6 +214,10 @@ class BisectionResult:
         faithful_until: last step up to which the replay equals the record; None without replay.
         departure: the first row that differs, or None.
         compared: rows compared.
+        replayed_from: first step that was replayed on the way to the bad one; None without replay.
+        replayed_until: last step of that way.
+        tolerance: relative difference up to which a replayed row was taken as the recorded one; 0
+            means the same bits.
         cross_device: replayed on another kind of device than it was recorded on.
         what_if: the changes that were tried.
         remedy: what to do, in sentences; proven ones say by what.
@@ -240,6 +244,9 @@ class BisectionResult:
     faithful_until: int | None = None
     departure: Departure | None = None
     compared: int = 0
+    replayed_from: int | None = None
+    replayed_until: int | None = None
+    tolerance: float = 0.0
     cross_device: bool = False
     what_if: tuple[WhatIf, ...] = ()
     remedy: tuple[str, ...] = ()

@@ -1,0 +1,186 @@
+"""The step log as the first index: which step is suspect, and why, before anything is loaded.
+
+No torch here. What a loss scaler does on a good day is no suspicion: the rules' own reading of the
+log says which non-finite rows are routine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Diagnosis, Finding, Severity
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import number
+from forensics.replay.bad import NONFINITE, BadPredicate
+from forensics.runlog.run import Run
+from forensics.runlog.steps import BoolArray
+
+_GROWTHS = frozenset(
+    {
+        "gradient-explosion",
+        "loss-divergence",
+        "weight-growth",
+        "activation-overflow-risk",
+        "depth-growth",
+        "update-ratio",
+        "learning-rate-fault",
+        "loss-oscillation",
+        "instability-at-warmup-end",
+    }
+)
+"""Rules whose finding says that something grew, or was too large, before it overflowed."""
+_NO_FAULT_OF_A_STEP = frozenset({"broken-log", "stuck-log", "overfitting", "loss-plateau"})
+"""Rules about the log or the course of a whole run: there is no step of theirs to look into."""
+MOST_AUDITS = 8
+"""Steps that are looked into where nothing is non-finite; each costs some tens of plain steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspicion:
+    """What the log says, before any state is loaded.
+
+    Attributes:
+        step: the first step that is bad by the log, or None.
+        why: one clause: what is bad in that row.
+        raised: it has no row, because the training raised there.
+        root_step: where the diagnosis dates the cause of a growth; at most ``step``.
+        audits: steps worth a closer look where nothing is bad, most telling first.
+        rows: rows that were looked at.
+        routine: skipped steps among them that are the loss scaler at work.
+    """
+
+    step: int | None = None
+    why: str = ""
+    raised: bool = False
+    root_step: int | None = None
+    audits: tuple[int, ...] = ()
+    rows: int = 0
+    routine: int = 0
+
+
+def narrow(
+    run: Run,
+    predicate: BadPredicate,
+    *,
+    from_step: int | None = None,
+    until_step: int | None = None,
+) -> Suspicion:
+    """Read the log.
+
+    Args:
+        run: its step log, manifest and snapshots are read.
+        predicate: what counts as bad.
+        from_step: look at no row before it.
+        until_step: look at no row after it.
+
+    Raises:
+        UsageError: the log lacks the predicate's column.
+    """
+    signals = Signals(run)
+    inside = _inside(signals, from_step, until_step)
+    default = predicate.text == NONFINITE
+    bad = bad_rows(signals) if default else predicate.rows(run.steps)
+    rows = np.flatnonzero(bad & inside)
+    first = signals.step_at(int(rows[0])) if len(rows) else None
+    why = _why(signals, int(rows[0]), predicate) if len(rows) else ""
+    raised = _raised_at(run, from_step, until_step) if default else None
+    if raised is not None and (first is None or raised[0] < first):
+        first, why = raised
+    diagnosis = diagnose(run)
+    return Suspicion(
+        step=first,
+        why=why,
+        raised=raised is not None and raised[0] == first,
+        root_step=None if first is None else _root_step(diagnosis, first),
+        audits=_audits(signals, diagnosis, inside),
+        rows=int(inside.sum()),
+        routine=int((_scaler_skips(signals) & inside).sum()),
+    )
+
+
+def bad_rows(signals: Signals) -> BoolArray:
+    """Rows in which something is non-finite that no loss scaler explains, shape (rows,)."""
+    bad = signals.loss_bad | signals.norm_bad | signals.norm_overflowed
+    for name in ("lr", "scaler_scale", "update_l2", "param_l2", "ema_l2_distance"):
+        bad = bad | (signals.present(name) & ~np.isfinite(signals.column(name)))
+    bad = bad | (signals.present("scaler_scale") & (signals.scale <= 0))
+    return np.asarray(bad & ~(signals.scaling.routine & ~signals.loss_bad), dtype=bool)
+
+
+def _scaler_skips(signals: Signals) -> BoolArray:
+    """Skipped rows that are the scaler at work, shape (rows,)."""
+    return np.asarray(signals.skipped & signals.scaling.routine & ~signals.loss_bad, dtype=bool)
+
+
+def _inside(signals: Signals, first: int | None, last: int | None) -> BoolArray:
+    inside = np.ones(len(signals), dtype=bool)
+    if first is not None:
+        inside &= signals.step >= first
+    if last is not None:
+        inside &= signals.step <= last
+    return inside
+
+
+def _why(signals: Signals, row: int, predicate: BadPredicate) -> str:
+    """What is bad in a row, as a clause."""
+    if predicate.column:
+        value = float(signals.column(predicate.column)[row])
+        return f"{predicate.column} is {number(value)}" if predicate.comparison else predicate.text
+    if signals.loss_bad[row]:
+        return f"loss is {number(float(signals.loss[row]))}"
+    if signals.norm_overflowed[row]:
+        return "the gradient norm overflows though every gradient is finite"
+    if signals.norm_bad[row]:
+        return f"gradient norm is {number(float(signals.norm[row]))}"
+    for name in ("lr", "scaler_scale", "update_l2", "param_l2", "ema_l2_distance"):
+        value = float(signals.column(name)[row])
+        if signals.present(name)[row] and (not np.isfinite(value) or value <= 0):
+            return f"{name} is {number(value)}"
+    return "it is not finite"
+
+
+def _raised_at(run: Run, first: int | None, last: int | None) -> tuple[int, str] | None:
+    """The step in which the training raised, and its message."""
+    ended = run.manifest.ended if run.manifest is not None else None
+    if ended is None or ended.how != "exception" or ended.step is None:
+        return None
+    if (first is not None and ended.step < first) or (last is not None and ended.step > last):
+        return None
+    return ended.step, f"the training raised {ended.message}"
+
+
+def _root_step(diagnosis: Diagnosis, bad_step: int) -> int | None:
+    """Where the diagnosis dates the growth behind a bad step; None where it sees none."""
+    grown = [
+        finding.first_step
+        for finding in diagnosis.findings
+        if finding.rule in _GROWTHS
+        and finding.severity >= Severity.WARNING
+        and finding.first_step < bad_step
+    ]
+    return min(grown, default=None)
+
+
+def _audits(signals: Signals, diagnosis: Diagnosis, inside: BoolArray) -> tuple[int, ...]:
+    """The steps where something other than a non-finite value may be wrong.
+
+    First steps of findings, the worst first; where a run was resumed; the first skipped step,
+    because what a loop does wrongly around its scaler shows there and nowhere else.
+    """
+    serious = [f for f in diagnosis.findings if f.severity >= Severity.WARNING]
+    steps = [f.first_step for f in serious if _has_a_step(f)]
+    manifest = signals.run.manifest
+    if manifest is not None:
+        steps += [part.start_step for part in manifest.segments if part.start_step > 0]
+    skipped = np.flatnonzero(signals.skipped & inside)
+    steps += [signals.step_at(int(row)) for row in skipped[:1]]
+    allowed = set(signals.step[inside].tolist())
+    kept = [step for step in dict.fromkeys(steps) if step in allowed]
+    return tuple(kept[:MOST_AUDITS])
+
+
+def _has_a_step(finding: Finding) -> bool:
+    return finding.rule not in _NO_FAULT_OF_A_STEP
