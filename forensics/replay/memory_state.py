@@ -27,10 +27,14 @@ class MemoryState:
 
     Attributes:
         step: the state is the one before this step.
+        training: whose state it is: another one may have been built since.
+        trained: its recipe.
         parts: the owners and the copies of what they hold.
     """
 
     step: int
+    training: Training
+    trained: Recipe
     parts: tuple[tuple[Any, Any], ...]
     recipe: Mapping[str, Any]
     scaler: Any
@@ -54,6 +58,8 @@ def capture(training: Training, recipe: Recipe, step: int, *, gradients: bool) -
     parts = [(owner, _copy_of(owner, gradients)) for owner in owners if owner is not None]
     return MemoryState(
         step=step,
+        training=training,
+        trained=recipe,
         parts=tuple(parts),
         recipe={name: _plain_copy(value) for name, value in vars(recipe).items()},
         scaler=training.scaler,

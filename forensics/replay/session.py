@@ -173,6 +173,7 @@ class Session:
     def restore(self, state: MemoryState) -> None:
         """Back to a captured state, which can be used again."""
         self._drop_loops()
+        self.training, self.recipe = state.training, state.trained
         put_back(self.training, self.recipe, state)
         self.step_index, self._wide = state.step, False
 
