@@ -38,7 +38,7 @@ _PLACES = (
     "state",
 )
 """Where a step goes bad, most telling first: what comes later in the step follows from it."""
-_IN_THE_ROW = frozenset({"exception", "lr", "scale", "loss", "grad", "norm"})
+IN_THE_ROW = frozenset({"exception", "lr", "scale", "loss", "grad", "norm"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def guilty_samples(
     if as_in is None:
         session.restore(before)
         as_in = session.run_step()
-    same, deep = same_fault(as_in, is_bad), place_of(as_in) not in _IN_THE_ROW
+    same, deep = same_fault(as_in, is_bad), place_of(as_in) not in IN_THE_ROW
     refusals: list[str] = []
 
     def try_part(part: Indices) -> Trial:

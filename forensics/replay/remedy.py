@@ -1,0 +1,158 @@
+"""What to do: what the replays proved, where to resume, and advice that is marked as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from forensics.diagnose.bisection_result import (
+    CheckpointVerdict,
+    Growth,
+    Origin,
+    Persistence,
+    WhatIf,
+)
+from forensics.replay.operator_advice import advice_for
+from forensics.replay.what_if import (
+    CLIP,
+    HALF_RATE,
+    SCALE_ONE,
+    WITHOUT_BATCH,
+    WITHOUT_SAMPLES,
+)
+
+AT_MOST = 4
+"""Sentences: who reads them does so at night."""
+
+
+def remedies(
+    origin: Origin | None,
+    growth: Growth | None,
+    table: Sequence[WhatIf],
+    *,
+    first_bad_step: int,
+    samples: Sequence[int] = (),
+    reproduces: bool | None = None,
+    persistence: Persistence = Persistence.UNKNOWN,
+    skipped: bool = False,
+    checkpoints: Sequence[CheckpointVerdict] = (),
+) -> tuple[str, ...]:
+    """At most four sentences, the proven ones first.
+
+    Nothing is proposed that the run did already: such a change is not in the table.
+
+    Args:
+        origin: where the fault is, as far as it is known.
+        growth: what grew until then, or None.
+        table: what was tried.
+        first_bad_step: the bad step.
+        samples: the guilty ones.
+        reproduces: what ``again`` said.
+        persistence: of the fault.
+        skipped: the record says that the optimizer did not step.
+        checkpoints: the saved states; the newest good one before the root is named.
+    """
+    root = growth.since_step if growth is not None else first_bad_step
+    if reproduces is False:
+        found = [
+            *_not_reproduced(origin),
+            *_resume(checkpoints, root, growth, persistence, skipped),
+        ]
+        return tuple(found[:AT_MOST])
+    proven = [*_proven(table, growth, samples, first_bad_step)]
+    found = [
+        *proven[:2],
+        *_excluded(table),
+        *_resume(checkpoints, root, growth, persistence, skipped),
+    ]
+    advice = advice_for(origin) if origin is not None else ""
+    if advice:
+        sentence = f"{_capital(advice)} (advice, not proven here)."
+        found = [*found[: AT_MOST - 1], sentence]
+    return tuple(found[:AT_MOST])
+
+
+def _not_reproduced(origin: Origin | None) -> Iterator[str]:
+    yield "A replay from the same state is sound, so no change of the training cures it."
+    if origin is None or origin.operator == "outside":
+        yield (
+            "Test this machine's memory and its ECC counters, or train on another one "
+            "(advice, not proven here)."
+        )
+
+
+def _proven(
+    table: Sequence[WhatIf], growth: Growth | None, samples: Sequence[int], step: int
+) -> Iterator[str]:
+    """What made it finite, the least costly change first."""
+    finite = {trial.change: trial for trial in table if trial.finite}
+    if WITHOUT_SAMPLES in finite:
+        yield (
+            f"Leave {_samples(samples)} out of the batch of step {step:,}: "
+            f"{_carries_on(finite[WITHOUT_SAMPLES], step)}."
+        )
+    elif WITHOUT_BATCH in finite and growth is None:
+        yield f"Skip the batch of step {step:,}: {_carries_on(finite[WITHOUT_BATCH], step)}."
+    half = next((name for name in ("bf16", "fp32") if name in finite), None)
+    if half is not None:
+        but = ", but does not stop the growth" if growth is not None else ""
+        yield f"{half} carries it on: {_proof(finite[half], step)}{but}."
+    elif "fp64" in finite and "fp32" not in {trial.change for trial in table}:
+        yield f"fp64 is finite: {_proof(finite['fp64'], step)}; fp32 rounds or overflows here."
+    if SCALE_ONE in finite:
+        yield f"A lower loss scale cures it: with 1 {_proof(finite[SCALE_ONE], step)}."
+    for change, trial in finite.items():
+        if change == HALF_RATE or change.startswith(CLIP):
+            yield (
+                f"{_capital(change)} from step {trial.from_step:,} on: {_carries_on(trial, step)}."
+            )
+
+
+def _excluded(table: Sequence[WhatIf]) -> Iterator[str]:
+    """What is not to blame, so that nobody spends a night on it."""
+    bad = {trial.change for trial in table if trial.finite is False and trial.note}
+    if "fp32" in bad:
+        yield "It is not a precision problem: fp32 goes bad, too."
+    elif "fp64" in bad and "fp32" not in {trial.change for trial in table}:
+        yield "It is mathematics, not rounding: fp64 goes bad, too."
+
+
+def _resume(
+    checkpoints: Sequence[CheckpointVerdict],
+    root: int,
+    growth: Growth | None,
+    persistence: Persistence,
+    skipped: bool,
+) -> Iterator[str]:
+    """From which state, and before what."""
+    good = [c.step for c in checkpoints if c.verdict == "good" and c.step <= root]
+    if skipped and persistence is Persistence.TRANSIENT and growth is None:
+        yield "Nothing has to be undone: the step was skipped, and left no damage."
+        return
+    why = "before the growth began" if growth is not None else "the last good one"
+    if good:
+        yield f"Resume from step-{max(good)}, {why}; a later state carries the fault."
+    elif checkpoints:
+        yield f"Start anew: no saved state is from before step {root:,}, where it began."
+
+
+def _carries_on(trial: WhatIf, step: int) -> str:
+    return f"the run stays finite, {_proof(trial, step)}"
+
+
+def _proof(trial: WhatIf, step: int) -> str:
+    """By what it is proven, such as ``proven for 50 steps``."""
+    further = trial.until_step - step
+    if further <= 0:
+        return f"proven for step {step:,} alone"
+    return f"proven for {further:,} step{'s' if further > 1 else ''} after it"
+
+
+def _samples(samples: Sequence[int]) -> str:
+    shown = ", ".join(map(str, samples[:4]))
+    more = f" and {len(samples) - 4} more" if len(samples) > 4 else ""
+    return f"sample{'s' if len(samples) > 1 else ''} {shown}{more}"
+
+
+def _capital(text: str) -> str:
+    """A sentence's first letter; names of precisions stay as they are."""
+    return text if text.startswith(("fp", "bf")) else text[:1].upper() + text[1:]
