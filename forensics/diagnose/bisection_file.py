@@ -183,6 +183,7 @@ class _Flat:
     traceback: tuple[str, ...] = ()
     growth: Growth | None = None
     samples: tuple[int, ...] = ()
+    samples_note: str = ""
     batch_size: int = 0
     reproduces: bool | None = None
     replays: int = 0

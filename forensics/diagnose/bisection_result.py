@@ -207,6 +207,8 @@ class BisectionResult:
         growth: what grew, or None.
         samples: indices into the step's batch (micro-batches one after the other) that alone
             still go bad; empty where the batch is not to blame or was not tried.
+        samples_note: one clause of what the indices alone do not say, such as that no single sample
+            is to blame; may be empty.
         batch_size: samples in the step's batch; 0 when unknown.
         reproduces: does a replay from the same state go bad again; None where none was made.
         replays: how many replays of the bad step were made.
@@ -237,6 +239,7 @@ class BisectionResult:
     origin: Origin | None = None
     growth: Growth | None = None
     samples: tuple[int, ...] = ()
+    samples_note: str = ""
     batch_size: int = 0
     reproduces: bool | None = None
     replays: int = 0

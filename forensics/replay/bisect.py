@@ -1,0 +1,127 @@
+"""``bisect_run``: to the first bad step, operator and sample of a recorded run, and its proof.
+
+The log comes first, then the saved states, then the replay; the step that is found is run again
+under the trace, and what it shows is proven by further replays. Each part lives in a module of its
+own; here they are put together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from forensics.diagnose.bisection_file import NAME, bisection_document
+from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
+from forensics.errors import InputError, NotReplayableError, UsageError
+from forensics.replay.bad import parse_bad
+from forensics.replay.inquiry import Inquiry, Options, Progress
+from forensics.runlog.atomic import atomic_write
+from forensics.runlog.run import Run, load_run
+
+
+def bisect_run(
+    path: str | os.PathLike[str],
+    *,
+    recipe: str | None = None,
+    bad: str | None = None,
+    from_step: int | None = None,
+    until_step: int | None = None,
+    what_if: bool = True,
+    further_steps: int = 50,
+    tolerance: float | None = None,
+    device: str | None = None,
+    capsule: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> BisectionResult:
+    """Bisect a run to its first bad step, and prove what is found by replay.
+
+    The answer is kept as ``bisect.json`` in the run directory, where ``report`` finds it.
+
+    Args:
+        path: a run directory, its ``checkpoints`` folder, or any folder of saved states. Without
+            a recipe that can be had, saved states are judged by their health alone.
+        recipe: what trains the run: a registered name or ``file.py:name``. A file is loaded only
+            where it is named here, never because a run directory names it.
+        bad: what counts as bad, as ``parse_bad`` takes it; default ``nonfinite``.
+        from_step: look at nothing before this step.
+        until_step: look at nothing after this step.
+        what_if: try changes by replay, and find out which make the fault go away.
+        further_steps: steps that each change is tried for.
+        tolerance: relative difference up to which a replayed row is the recorded one; default:
+            the same bits where that can be expected, else 1e-3.
+        device: replay on this device; default: the recorded kind where this machine has it.
+        capsule: folder for the smallest thing that reproduces the bad step; None makes none.
+        progress: told what is under way.
+
+    Returns:
+        The result. After a KeyboardInterrupt it is what is known until then, with the status
+        ``PARTIAL``.
+
+    Raises:
+        UsageError: a condition or range that makes no sense.
+        InputError: the path or the recipe cannot be read.
+    """
+    if from_step is not None and until_step is not None and until_step < from_step:
+        raise UsageError("ends before it begins", where=f"--from {from_step} --until {until_step}")
+    options = Options(
+        predicate=parse_bad(bad),
+        recipe=recipe,
+        from_step=from_step,
+        until_step=until_step,
+        what_if=what_if,
+        further_steps=further_steps,
+        tolerance=tolerance,
+        device=device,
+        capsule=None if capsule is None else Path(capsule),
+        progress=progress or (lambda *_: None),
+    )
+    run = _run_of(Path(path))
+    inquiry = Inquiry(run, options)
+    try:
+        result = inquiry.result()
+    except NotReplayableError as error:
+        result = _without_replay(run, inquiry, error)
+    return _kept(run, result)
+
+
+def _run_of(path: Path) -> Run:
+    """The run of a run directory, or of the ``checkpoints`` folder inside one."""
+    if path.is_dir() and path.name == "checkpoints":
+        try:
+            return load_run(path.parent)
+        except InputError:
+            pass
+    return load_run(path)
+
+
+def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> BisectionResult:
+    """What log and saved states tell by themselves, and what a replay would add."""
+    suspicion = inquiry.suspicion
+    reason = f"no replay: {error.line()}"
+    if suspicion.step is None:
+        return BisectionResult(
+            path=str(run.path), status=BisectStatus.NOT_BISECTABLE, reason=reason
+        )
+    return BisectionResult(
+        path=str(run.path),
+        status=BisectStatus.LOCATED,
+        reason=f"the log says {suspicion.step:,}: {suspicion.why}",
+        first_bad_step=suspicion.step,
+        root_step=suspicion.step,
+        notes=(reason,),
+    )
+
+
+def _kept(run: Run, result: BisectionResult) -> BisectionResult:
+    """Keep the result in the run directory; where it cannot be written, the answer says so."""
+    if not run.path.is_dir():
+        return result
+    text = json.dumps(bisection_document(result, run.steps), allow_nan=False, indent=1)
+    try:
+        atomic_write(run.path / NAME, text + "\n")
+    except OSError as error:
+        note = f"{NAME} could not be kept in the run directory ({error.strerror or error})"
+        return replace(result, notes=(*result.notes, note))
+    return result

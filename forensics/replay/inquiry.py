@@ -1,0 +1,288 @@
+"""One bisection, step by step: log, saved states, replay, trace, proof.
+
+What is known so far is kept as it comes, for an interrupt may come any time and still gets an
+answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forensics.diagnose.bisection_result import (
+    BisectionResult,
+    BisectStatus,
+    Departure,
+    FaultKind,
+    Origin,
+)
+from forensics.diagnose.wording import steps as step_count
+from forensics.replay.bad import BadPredicate
+from forensics.replay.bisection import Judgement, State
+from forensics.replay.detection import Detector, Passage
+from forensics.replay.location import Range, stand_before, stretch
+from forensics.replay.narrowing import Suspicion, narrow
+from forensics.replay.proof import Proof
+from forensics.replay.row_judge import RowJudge, row_judge
+from forensics.replay.session import Session, open_session
+from forensics.replay.start_states import StateSearch, search_states
+from forensics.replay.step_forensics import examine_step
+from forensics.runlog.checkpoint_files import CheckpointInfo
+from forensics.runlog.run import Run
+
+Progress = Callable[[str, int, int], None]
+"""Told what is under way in a few words, how much of it is done, and how much there is in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the caller of ``bisect_run`` asked for; attributes as there."""
+
+    predicate: BadPredicate
+    recipe: str | None
+    from_step: int | None
+    until_step: int | None
+    what_if: bool
+    further_steps: int
+    tolerance: float | None
+    device: str | None
+    capsule: Path | None
+    progress: Progress
+
+
+class Inquiry:
+    """One bisection under way; what is known so far is kept, for an interrupt may come any time."""
+
+    def __init__(self, run: Run, options: Options) -> None:
+        self.run, self.options = run, options
+        self.found: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.detector: Detector | None = None
+        self.suspicion = Suspicion()
+        self.states = StateSearch()
+        self.judge = RowJudge(options.predicate)
+
+    def result(self) -> BisectionResult:
+        """Bisect; an interrupt ends it with what is known.
+
+        Raises:
+            NotReplayableError: the run cannot be trained again here.
+        """
+        options = self.options
+        self.suspicion = narrow(
+            self.run,
+            options.predicate,
+            from_step=options.from_step,
+            until_step=options.until_step,
+        )
+        self.judge = row_judge(self.run, options.predicate)
+        try:
+            with open_session(
+                self.run,
+                recipe=options.recipe,
+                device=options.device,
+                tolerance=options.tolerance,
+                say=self.notes.append,
+            ) as session:
+                self._bisect(session)
+        except KeyboardInterrupt:
+            self._interrupted()
+        return self._answer()
+
+    # -- the way to the bad step ---------------------------------------------------------------
+
+    def _bisect(self, session: Session) -> None:
+        self.found.update(tolerance=session.tolerance, cross_device=session.cross_device)
+        self._search_states(session)
+        wanted = stretch(
+            self.suspicion,
+            self.states,
+            last_step=self._last_step(session),
+            from_step=self.options.from_step,
+        )
+        if wanted is None:
+            self._silent(session)
+            return
+        self.found["reason"] = self._went_by()
+        passage = self._replay(session, wanted)
+        if passage.bad is not None and passage.before is not None:
+            self._located(session, passage)
+        else:
+            self._not_reproduced(session, passage)
+
+    def _search_states(self, session: Session) -> None:
+        """Judge the saved states, by their health files where there are some."""
+
+        def test(info: CheckpointInfo) -> Judgement:
+            self._progress("loading saved states", 0, 0)
+            if session.go_to(info.step) != info.step:
+                reason = session.untestable.get(info.step, "cannot be loaded")
+                return Judgement(state=State.UNTESTABLE, reason=reason)
+            bad = session.bad_state()
+            if bad:
+                return Judgement(state=State.BAD, reason=f"{bad[0]} is not finite")
+            return Judgement(state=State.GOOD)
+
+        if self.judge.by_state:
+            self.states = search_states(
+                self.run.checkpoints,
+                test,
+                not_after=self.suspicion.step
+                if self.suspicion.step is not None
+                else self.options.until_step,
+                not_before=self.options.from_step,
+            )
+        else:
+            self.states = search_states(self.run.checkpoints, test, not_after=-1)
+        if self.states.contradictions:
+            steps = ", ".join(f"{step:,}" for step in self.states.contradictions[:3])
+            self.notes.append(
+                f"the state of step {steps} is sound although an older one is not: "
+                "the history is not monotone, and the first bad state was taken"
+            )
+
+    def _last_step(self, session: Session) -> int:
+        until = self.options.until_step
+        return session.config.steps if until is None else until
+
+    def _went_by(self) -> str:
+        """What led to the stretch that is replayed."""
+        bad_state, step = self.states.first_bad, self.suspicion.step
+        if bad_state is not None and (step is None or bad_state <= step):
+            return f"the saved state of step {bad_state:,} is the first bad one"
+        finite = "all states before it are finite: " if self.states.verdicts else ""
+        return f"{finite}the log says {step:,}: {self.suspicion.why}"
+
+    def _replay(self, session: Session, wanted: Range) -> Passage:
+        def on_step(first: int, step: int, last: int) -> None:
+            self._progress(f"replaying {first:,} → {last:,}", step - first, last - first + 1)
+
+        self.detector = stand_before(session, wanted, self.judge, on_step)
+        passage = self.detector.run(wanted.until, marks=wanted.marks)
+        self._take(passage)
+        return passage
+
+    def _take(self, passage: Passage) -> None:
+        self.found.update(
+            replayed_from=passage.first,
+            replayed_until=passage.last,
+            compared=passage.compared,
+            faithful_until=passage.faithful_until,
+            departure=passage.departure,
+        )
+
+    # -- what is found there -------------------------------------------------------------------
+
+    def _located(self, session: Session, passage: Passage) -> None:
+        assert passage.bad is not None
+        assert passage.before is not None
+        step, recorded = passage.bad.step, self.suspicion.step
+        gone = passage.departure
+        if gone is not None and recorded is not None and step != recorded and gone.step < step:
+            self._went_its_own_way(gone, step, recorded)
+            return
+        self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
+        self._progress("tracing the bad step", 0, 1)
+        session.restore(passage.before)
+        origin = examine_step(session)
+        self.found["origin"] = origin
+        self._prove(session, passage, origin)
+
+    def _went_its_own_way(self, gone: Departure, step: int, recorded: int) -> None:
+        """The replay left the record and went bad elsewhere: the record has the say."""
+        self.found.update(status=BisectStatus.LOCATED, first_bad_step=recorded, root_step=recorded)
+        self.notes.append(
+            f"the replay leaves the record at step {gone.step:,} and goes bad at {step:,}, "
+            f"where the record does at {recorded:,}: no operator is claimed"
+        )
+
+    def _prove(self, session: Session, passage: Passage, origin: Origin | None) -> None:
+        assert passage.before is not None
+        Proof(
+            session=session,
+            before=passage.before,
+            bad=passage.bad,
+            origin=origin,
+            is_bad=self.judge.only_at(self.found["first_bad_step"]),
+            progress=self.options.progress,
+            notes=self.notes,
+            found=self.found,
+        ).prove(trials=self.options.what_if, further_steps=self.options.further_steps)
+
+    def _not_reproduced(self, session: Session, passage: Passage) -> None:
+        """The record went bad where the replay does not."""
+        recorded = self.suspicion.step
+        gone = passage.departure
+        if passage.unstable is not None:
+            self.notes.append(
+                f"step {passage.unstable:,} went bad in one replay and not in the next from the "
+                "same state: something is not deterministic"
+            )
+        if recorded is None:
+            self.found.update(
+                status=BisectStatus.NOT_BISECTABLE,
+                reason=f"{self.found['reason']}, and the replay up to it stays sound",
+            )
+            return
+        self.found.update(
+            status=BisectStatus.LOCATED,
+            reproduces=False,
+            replays=1,
+            first_bad_step=recorded if gone is None else min(gone.step, recorded),
+        )
+        self.found["root_step"] = self.found["first_bad_step"]
+        if session.tolerance == 0 and gone is not None:
+            self.found["origin"] = self._from_outside(session, gone, recorded)
+
+    def _from_outside(self, session: Session, gone: Departure, recorded: int) -> Origin:
+        del session
+        return Origin(
+            kind=FaultKind.NAN,
+            phase="outside",
+            operator="outside",
+            summary=f"The replay is bit-identical up to step {gone.step - 1:,} and sound at "
+            f"{recorded:,}: from step {gone.step:,} on the record was made of other values. "
+            "Hardware, data or code that the recording does not know changed them.",
+        )
+
+    def _silent(self, session: Session) -> None:
+        """Nothing is bad in the log and in the states: is what was applied right?"""
+        del session
+        self.found.update(status=BisectStatus.HEALTHY, reason=self._looked_at())
+
+    def _looked_at(self) -> str:
+        """What was looked at, where nothing is wrong."""
+        rows, states = self.suspicion.rows, self.states.verdicts
+        tested = sum(state.verdict == "good" for state in states)
+        text = f"nothing is bad in {rows:,} {'row' if rows == 1 else 'rows'}"
+        if tested:
+            text += f" and {tested:,} saved {'state' if tested == 1 else 'states'}"
+        if self.suspicion.routine:
+            text += f"; {step_count(self.suspicion.routine)} skipped: the loss scaler at work"
+        return text
+
+    # -- how it ends ---------------------------------------------------------------------------
+
+    def _progress(self, text: str, done: int, total: int) -> None:
+        self.options.progress(text, done, total)
+
+    def _interrupted(self) -> None:
+        located = self.found.get("status") is BisectStatus.LOCATED
+        reason = "stopped before it was all proven" if located else "stopped"
+        if not located and self.detector is not None:
+            passage = self.detector.passage
+            self._take(passage)
+            reason = f"stopped at step {passage.last + 1:,}"
+            if passage.last >= passage.first:
+                self.notes.append(
+                    f"Steps {passage.first:,} to {passage.last:,} were replayed and are sound."
+                )
+        self.found.update(status=BisectStatus.PARTIAL, reason=reason)
+
+    def _answer(self) -> BisectionResult:
+        fields = {"checkpoints": self.states.verdicts, **self.found}
+        fields.setdefault("status", BisectStatus.NOT_BISECTABLE)
+        fields["notes"] = tuple(dict.fromkeys((*self.notes, *fields.get("notes", ()))))
+        return BisectionResult(path=str(self.run.path), **fields)

@@ -1,0 +1,118 @@
+"""What is found in one step, proven: again, which samples, does it persist, what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
+from forensics.replay.memory_state import MemoryState
+from forensics.replay.persistence import persistence
+from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.row_judge import RowJudge
+from forensics.replay.session import Session
+from forensics.replay.suspects import Audit, again, guilty_samples
+from forensics.replay.what_if import what_if, what_if_from
+
+Say = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class Proof:
+    """A fault that was found, and what is needed to prove it.
+
+    Attributes:
+        session: to replay with.
+        before: the state just before the bad step.
+        bad: the step as it went bad in the replay; None for a fault of what was applied.
+        origin: where in the step; None where the trace could not tell.
+        growth: what grew until then, or None.
+        is_bad: judges trials.
+        audit: for a fault of what was applied: tells it of the next step.
+        progress: told what is under way.
+        notes: taken further.
+        found: fields of the result, filled as they come.
+    """
+
+    session: Session
+    before: MemoryState
+    bad: ReplayedStep | None
+    origin: Origin | None
+    growth: Growth | None = None
+    is_bad: RowJudge
+    audit: Audit | None = None
+    progress: Callable[[str, int, int], None]
+    notes: list[str] = field(default_factory=list)
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def prove(self, *, trials: bool, further_steps: int) -> None:
+        """Replay the step again and again, and fill in the answers.
+
+        Args:
+            trials: try changes, too.
+            further_steps: steps that each change is tried for.
+        """
+        self._again()
+        if self.audit is None:
+            self._samples()
+        self._persistence()
+        if trials and self.audit is None and self.found["reproduces"]:
+            self._what_if(further_steps)
+
+    def _again(self) -> None:
+        self.progress("again, unchanged", 0, 3)
+        seen = again(self.session, self.before, is_bad=self.is_bad, audit=self.audit)
+        self.found.update(reproduces=seen.reproduces, replays=seen.replays)
+        if seen.reproduces and not seen.alike:
+            self.notes.append("the replays of the bad step are not bit-identical among themselves")
+
+    def _samples(self) -> None:
+        self.progress("which samples", 0, 0)
+        guilty = guilty_samples(self.session, self.before, is_bad=self.is_bad, as_in=self.bad)
+        self.found.update(samples=guilty.samples, batch_size=guilty.batch_size)
+        if guilty.note:
+            self.found["samples_note"] = guilty.note
+
+    def _persistence(self) -> None:
+        self.progress("does it persist", 0, 0)
+        self.found["persistence"] = persistence(
+            self.session,
+            self.before,
+            origin=self.origin,
+            growth=self.growth,
+            reproduces=self.found["reproduces"],
+            is_bad=self.is_bad,
+            audit=self.audit,
+        )
+
+    def _what_if(self, further_steps: int) -> None:
+        step = self.before.step
+        tried = what_if(
+            self.session,
+            self.before,
+            samples=self.found.get("samples", ()),
+            further_steps=further_steps,
+            is_bad=self.is_bad,
+            announce=self._announce,
+        )
+        self.found["what_if"] = tried
+        grew = self.growth is not None or self._is(FaultKind.GROWTH)
+        lasting = self.found["persistence"] is Persistence.PERSISTENT
+        if grew or lasting:
+            root = self.found.get("root_step")
+            early = what_if_from(
+                self.session,
+                step if root is None else root,
+                step,
+                further_steps=further_steps,
+                is_bad=self.is_bad,
+                announce=self._announce,
+            )
+            self.found["what_if"] = (*tried, *early)
+
+    def _announce(self, text: str) -> None:
+        self.progress(f"what if: {text}", 0, 0)
+
+    def _is(self, kind: FaultKind) -> bool:
+        return self.origin is not None and self.origin.kind is kind
