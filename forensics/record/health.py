@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ class HealthScan:
             nan, inf, numel = int(math.isnan(leaf)), int(math.isinf(leaf)), 1
         kind, parameter = self._kind(name), self._parameter(name)
         strict = bool(parameter) or kind in ("lr", "scaler")
-        if not nan and not strict and name not in self._finite_before:
+        if not is_bad(nan, strict=strict, finite_before=name in self._finite_before):
             return None
         return BadTensor(name, kind, parameter, nan, inf, numel)
 
@@ -105,14 +105,29 @@ class HealthScan:
         return self._owner.get(name) or self._owner.get(name.rpartition(".")[0], "")
 
     def _extremes(self, largest: Mapping[str, float]) -> dict[str, Any]:
-        extremes: dict[str, Any] = {}
-        for name, value in largest.items():
-            kind = self._kind(name)
-            if name.endswith(".step"):
-                continue  # an optimizer's step count says nothing
-            if kind not in extremes or value > extremes[kind]["absmax"]:
-                extremes[kind] = {"name": name, "absmax": value}
-        return extremes
+        return largest_by_kind((name, self._kind(name), value) for name, value in largest.items())
+
+
+def is_bad(nan: int, *, strict: bool, finite_before: bool) -> bool:
+    """Is a value that is not finite bad?
+
+    Args:
+        nan: elements of it that are NaN; it is infinite where there are none.
+        strict: it is a parameter, a moment, an average, a learning rate or a loss scale.
+        finite_before: an earlier state of the run had it finite.
+    """
+    return nan > 0 or strict or finite_before
+
+
+def largest_by_kind(values: Iterable[tuple[str, str, float]]) -> dict[str, Any]:
+    """Per kind ``{"name", "absmax"}`` of the largest of (name, kind, largest magnitude)."""
+    extremes: dict[str, Any] = {}
+    for name, kind, value in values:
+        if name.endswith(".step"):
+            continue  # an optimizer's step count says nothing
+        if kind not in extremes or value > extremes[kind]["absmax"]:
+            extremes[kind] = {"name": name, "absmax": value}
+    return extremes
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor | float]]:

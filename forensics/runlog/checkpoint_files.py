@@ -46,14 +46,18 @@ def checkpoints_in(directory: Path) -> tuple[CheckpointInfo, ...]:
     Raises:
         OSError: the directory cannot be listed.
     """
-    found = []
-    for path in directory.iterdir():
-        match = _NAME.match(path.name)
-        if match and path.is_file():
-            health = _health(path)
-            healthy = False if match.group(2) else _verdict(health)
-            found.append(CheckpointInfo(int(match.group(1)), path, healthy, health))
+    found = [info for path in directory.iterdir() if (info := read_checkpoint_info(path))]
     return tuple(sorted(found, key=lambda info: (info.step, info.path.name)))
+
+
+def read_checkpoint_info(path: Path) -> CheckpointInfo | None:
+    """What the name of a checkpoint and its health file say; None for a file of another name."""
+    match = _NAME.match(path.name)
+    if not match or not path.is_file():
+        return None
+    health = _health(path)
+    healthy = False if match.group(2) else _verdict(health)
+    return CheckpointInfo(int(match.group(1)), path, healthy, health)
 
 
 def _health(checkpoint: Path) -> dict[str, Any]:

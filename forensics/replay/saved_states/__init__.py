@@ -1,0 +1,10 @@
+"""Saved states of any format, opened safely: nothing in them runs, nothing is read before its use.
+
+``find_states`` lists a folder, ``open_state`` opens one state, and its ``values`` are its tensors
+and numbers, one after the other, memory-mapped. What cannot be read is one ``InputError``.
+"""
+
+from forensics.replay.saved_states.finder import StateFile, find_states, open_state
+from forensics.replay.saved_states.saved_state import SavedState, StateValue
+
+__all__ = ["SavedState", "StateFile", "StateValue", "find_states", "open_state"]
