@@ -7,6 +7,7 @@ finite bracket the place from the side of the loss.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Evidence
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import counted
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import CheckpointInfo
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD
@@ -47,10 +49,45 @@ class Culprit:
         """Is every parameter bad, so that the order says little?"""
         return self.total > 1 and len(self.bad) == self.total
 
+    @property
+    def alone(self) -> bool:
+        """Is it the only bad gradient, with finite ones that arrived after it?"""
+        return self.what == "gradient" and len(self.bad) == 1 and bool(self.finite_after)
+
 
 def elements(count: int) -> str:
     """A count of elements for a message: ``1 element``, ``4,096 elements``."""
-    return f"{count:,} element" if count == 1 else f"{count:,} elements"
+    return counted(count, "element")
+
+
+def origin(culprit: Culprit, loss: float) -> str:
+    """Where a bad gradient was born, as the report and the story of the parameters tell it.
+
+    Args:
+        culprit: the first bad gradient of a step.
+        loss: of that step; NaN or Inf where it was bad or is not known.
+    """
+    if culprit.everywhere:
+        if math.isfinite(loss):
+            return (
+                "Every gradient is bad and the loss is finite, so the value was born in backward "
+                "of the loss, or of what stands between it and the last layer."
+            )
+        return (
+            "Every gradient is bad, so the value was born at or above the first layer that "
+            "backward reaches: in the loss, or in what stands between it and the last layer."
+        )
+    if culprit.alone:
+        return (
+            f"No other gradient is bad, so the value was born where that of {culprit.name} itself "
+            f"is computed, and not on backward's way through the layers."
+        )
+    if culprit.finite_before:
+        return (
+            f"The value was born in backward between {culprit.finite_before}, which is nearer the "
+            f"loss and still finite, and {culprit.name}."
+        )
+    return f"The value was born in backward at {culprit.name} or between it and the loss."
 
 
 def gradient_order(signals: Signals, names: Sequence[str]) -> IntArray:
@@ -180,3 +217,10 @@ def _in_snapshot(
         finite_before=matrix.names[seen[first - 1]] if first else "",
         finite_after=matrix.names[seen[first + int(later[0])]] if len(later) else "",
     )
+
+
+def loss_at(signals: Signals, step: int) -> float:
+    """The loss of a step; NaN where it is not known."""
+    row = int(np.searchsorted(signals.step, step))
+    there = row < len(signals) and signals.step_at(row) == step
+    return float(signals.loss[row]) if there else math.nan

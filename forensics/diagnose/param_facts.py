@@ -58,6 +58,7 @@ class FirstBad:
         total: of how many.
         finite_before: the still-finite one whose gradient arrived just before, or empty.
         finite_after: the first still-finite one that arrived after it, or empty.
+        origin: where a bad gradient was born, a sentence; empty for a weight.
     """
 
     step: int
@@ -68,15 +69,29 @@ class FirstBad:
     total: int
     finite_before: str
     finite_after: str
+    origin: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BadState:
-    """The first non-finite tensor beside the parameters: a buffer, EMA value or optimizer state."""
+    """The first non-finite tensor beside the parameters: a buffer, EMA value or optimizer state.
+
+    Attributes:
+        step: of the first snapshot that shows it.
+        kind: ``buffer``, ``ema`` or ``optimizer``.
+        name: of the tensor.
+        finite_at: the snapshot before it, where steps lie between the two, else None.
+    """
 
     step: int
     kind: str
     name: str
+    finite_at: int | None = None
+
+    def sentence(self) -> str:
+        """``buffer bn.running_var is non-finite at step 40, still finite at step 30``."""
+        still = "" if self.finite_at is None else f", still finite at step {self.finite_at:,}"
+        return f"{self.kind} {self.name} is non-finite at step {self.step:,}{still}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +119,9 @@ class ParamStory:
         pattern: the glob they were chosen by, or empty.
         step: the snapshot looked at.
         asked: the step asked for, or None.
+        no_gradient: why the snapshot that was asked for is not the one looked at, a clause: it has
+            no gradient; or empty.
+        overflowed: the snapshot looked at is one of those that ``routine`` counts.
         grad_l2: gradient norm of all parameters (chosen or not) at that snapshot.
         usual_growth: growth of the median parameter there.
         top: the largest by gradient norm, non-finite ones first.
@@ -123,6 +141,8 @@ class ParamStory:
     pattern: str
     step: int
     asked: int | None
+    no_gradient: str = ""
+    overflowed: bool = False
     grad_l2: float
     usual_growth: float
     top: tuple[Standing, ...]

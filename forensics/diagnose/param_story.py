@@ -5,7 +5,7 @@ Pure: from a run's snapshots to one value that every renderer takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from forensics.diagnose.bad_parameters import (
     bad_cells,
     culprit_of,
+    loss_at,
+    origin,
     steps_with_bad,
     unexplained_snapshots,
 )
@@ -33,6 +35,7 @@ from forensics.diagnose.snapshots import (
     row_medians,
     squared_shares,
 )
+from forensics.diagnose.wording import number
 from forensics.errors import InputError, UsageError
 from forensics.runlog.params import KINDS
 from forensics.runlog.run import Run
@@ -72,8 +75,8 @@ def param_story(run: Run, *, step: int | None = None, pattern: str = "") -> Para
 
     Args:
         run: the run.
-        step: look at the snapshot at this step, or the last one before it; None for the last
-            one with finite gradients before anything went bad for good.
+        step: look at the snapshot at this step, or the last one before it that has gradients;
+            None for the last one with finite gradients before anything went bad for good.
         pattern: glob of the parameters to look at (``blocks.11.*``); empty for all.
 
     Raises:
@@ -86,6 +89,11 @@ def param_story(run: Run, *, step: int | None = None, pattern: str = "") -> Para
         chosen = _choose(data.names, pattern)
         first_bad = _first_bad(signals, data)
         row = _row(data, step, first_bad)
+        no_gradient = ""
+        if step is not None and not _has_gradient(data)[row]:
+            no_gradient = _why_no_gradient(signals, int(data.steps[row]))
+            row = _last_with_gradient(data, row)
+        routine = _routine(signals, data)
         usual = row_medians(data.growth)
         return ParamStory(
             path=str(run.path),
@@ -96,13 +104,15 @@ def param_story(run: Run, *, step: int | None = None, pattern: str = "") -> Para
             pattern=pattern,
             step=int(data.steps[row]),
             asked=step,
+            no_gradient=no_gradient,
+            overflowed=bool(routine[row]),
             grad_l2=_norm(data.grads[row]),
             usual_growth=float(usual[row]),
             top=_top(data, row, chosen),
             movers=_movers(data, usual, row, chosen),
             first_bad=first_bad,
-            routine=_routine(signals),
-            bad_state=_bad_state(run),
+            routine=int(routine.sum()),
+            bad_state=_bad_state(signals, run),
             profile=_profile(data, row, chosen),
             series=_series(data, row, chosen) if pattern and len(chosen) <= SERIES else (),
         )
@@ -172,17 +182,41 @@ def _first_bad(signals: Signals, data: _Data) -> FirstBad | None:
         total=culprit.total or len(data.names),
         finite_before=culprit.finite_before,
         finite_after=culprit.finite_after,
+        origin=origin(culprit, loss_at(signals, min(steps))) if culprit.what == "gradient" else "",
     )
 
 
-def _routine(signals: Signals) -> int:
+def _routine(signals: Signals, data: _Data) -> BoolArray:
+    """Snapshots of overflows that a loss scaler dealt with, shape (S,)."""
     matrix = signals.param_matrix("grad_nonfinite")
     if matrix is None:
-        return 0
-    return int((bad_cells(matrix).any(axis=1) & ~unexplained_snapshots(signals, matrix)).sum())
+        return np.zeros(len(data.steps), dtype=bool)
+    bad = bad_cells(matrix).any(axis=1)
+    return np.asarray(bad & ~unexplained_snapshots(signals, matrix), dtype=bool)
 
 
-def _bad_state(run: Run) -> BadState | None:
+def _has_gradient(data: _Data) -> BoolArray:
+    """Snapshots in which some gradient was taken, finite or not, shape (S,)."""
+    return np.asarray((~np.isnan(data.grads) | (data.nonfinite > 0)).any(axis=1), dtype=bool)
+
+
+def _last_with_gradient(data: _Data, row: int) -> int:
+    """The last snapshot before one that has gradients; itself where there is none."""
+    before = np.flatnonzero(_has_gradient(data)[:row])
+    return int(before[-1]) if len(before) else row
+
+
+def _why_no_gradient(signals: Signals, step: int) -> str:
+    """Why a snapshot holds no gradient, as far as the log tells."""
+    row = int(np.searchsorted(signals.step, step))
+    known = row < len(signals) and signals.step_at(row) == step
+    if known and signals.loss_bad[row]:
+        loss = number(float(signals.loss[row]))
+        return f"no gradient was taken at step {step:,}: the loss is {loss}, backward did not run"
+    return f"no gradient was taken at step {step:,}"
+
+
+def _bad_state(signals: Signals, run: Run) -> BadState | None:
     if run.params is None:
         return None
     found = []
@@ -190,7 +224,13 @@ def _bad_state(run: Run) -> BadState | None:
         rows = run.params.first_nonfinite(kind)
         bad = [i for i in range(len(rows)) if rows.values["value_nonfinite"][i] > 0]
         found += [BadState(step=int(rows.step[i]), kind=kind, name=rows.names[i]) for i in bad[:1]]
-    return min(found, key=lambda state: state.step, default=None)
+    first = min(found, key=lambda state: state.step, default=None)
+    matrix = None if first is None else signals.param_matrix("value_nonfinite", first.kind)
+    if first is None or matrix is None:
+        return first
+    before = matrix.steps[matrix.steps < first.step]
+    apart = len(before) > 0 and first.step - int(before[-1]) > 1
+    return replace(first, finite_at=int(before[-1])) if apart else first
 
 
 def _row(data: _Data, step: int | None, first_bad: FirstBad | None) -> int:
@@ -275,7 +315,7 @@ def _profile(data: _Data, row: int, chosen: IntArray) -> tuple[Standing, ...]:
     norms = np.stack([_combined(data.grads[:, columns]) for columns in layers.values()], axis=1)
     finite = np.where(np.isfinite(norms), norms, np.float32(np.nan))
     growth = finite / own_baselines(finite)
-    total = _norm(data.grads[row])
+    total = _norm(np.where(np.isfinite(data.grads[row]), data.grads[row], np.float32(np.nan)))
     found = []
     for place, (layer, columns) in enumerate(layers.items()):
         grad, value = float(norms[row, place]), _norm(data.values[row, columns])

@@ -22,9 +22,7 @@ def render_params_markdown(story: ParamStory) -> str:
         f"- First bad: {markdown(first_bad(story))}",
     ]
     if story.bad_state is not None:
-        state = story.bad_state
-        name = markdown(f"{state.kind} {state.name}")
-        lines.append(f"- {name} is non-finite from step {state.step:,} on")
+        lines.append(f"- {markdown(story.bad_state.sentence())}")
     lines += [
         f"- Moved from step {mover.since:,}: {markdown(mover.name)} {factor(mover.growth)} its own "
         "baseline"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from forensics.diagnose.param_facts import FirstBad, ParamSeries, ParamStory, Standing
-from forensics.diagnose.wording import factor, number, percent
+from forensics.diagnose.wording import counted, factor, number, percent
 from forensics.render.ansi import BOLD
 from forensics.render.page import Page
 from forensics.render.table import TextRow, put_table
@@ -29,8 +29,7 @@ def render_params_text(
     page.labelled("AT", where(story))
     page.labelled("BAD", first_bad(story))
     if story.bad_state is not None:
-        state = story.bad_state
-        page.labelled("", f"{state.kind} {state.name} is non-finite from step {state.step:,} on")
+        page.labelled("", story.bad_state.sentence())
     _movers(page, story)
     _table(page, "LARGEST by gradient norm", story.top)
     _profile(page, story)
@@ -41,10 +40,9 @@ def render_params_text(
 
 def _extent(story: ParamStory) -> str:
     chosen = f" matching {story.pattern}" if story.pattern else ""
-    noun = "parameter" if story.parameters == 1 else "parameters"
     return (
-        f"{story.snapshots:,} snapshots, steps {story.first_step:,} to {story.last_step:,} · "
-        f"{story.parameters:,} {noun}{chosen}"
+        f"{counted(story.snapshots, 'snapshot')}, steps {story.first_step:,} to "
+        f"{story.last_step:,} · {counted(story.parameters, 'parameter')}{chosen}"
     )
 
 
@@ -52,6 +50,10 @@ def where(story: ParamStory) -> str:
     """Which snapshot is looked at, and why."""
     at = f"step {story.step:,}"
     total = f", gradient norm {number(story.grad_l2)}" if not math.isnan(story.grad_l2) else ""
+    if story.no_gradient:
+        if math.isnan(story.grad_l2):
+            return f"{at}. {_sentence(story.no_gradient)}, and no snapshot before it has one"
+        return f"{at}, the last snapshot with gradients{total}. {_sentence(story.no_gradient)}"
     if story.asked is not None:
         near = "" if story.asked == story.step else f", the last snapshot before {story.asked:,}"
         return f"{at}{near}{total}"
@@ -62,26 +64,28 @@ def where(story: ParamStory) -> str:
 
 def first_bad(story: ParamStory) -> str:
     """Who went non-finite first, and what brackets it."""
-    routine = (
-        f" ({story.routine:,} snapshots of overflows that the loss scaler skipped)"
-        if story.routine
-        else ""
-    )
+    overflows = f"overflows that the loss scaler skipped ({counted(story.routine, 'snapshot')}"
+    overflows += ", this one among them)" if story.overflowed else ")"
+    if story.first_bad is None and story.routine:
+        return f"nothing but {overflows}"
     if story.first_bad is None:
-        return f"no parameter or gradient was non-finite{routine}"
-    return f"step {story.first_bad.step:,}: {_culprit(story.first_bad)}{routine}"
+        return "no parameter or gradient was non-finite"
+    beside = f". Besides, {overflows}" if story.routine else ""
+    return f"step {story.first_bad.step:,}: {_culprit(story.first_bad)}{beside}"
+
+
+def _sentence(clause: str) -> str:
+    return clause[:1].upper() + clause[1:]
 
 
 def _culprit(bad: FirstBad) -> str:
-    elements = f", {bad.elements:,} elements" if bad.elements else ""
+    elements = f", {counted(bad.elements, 'element')}" if bad.elements else ""
     text = f"{bad.what} of {bad.name}{elements}; {bad.bad:,} of {bad.total:,} parameters bad"
     if bad.finite_before:
         text += f". Still finite just before it (nearer the loss): {bad.finite_before}"
     if bad.finite_after:
         text += f". Finite again after it: {bad.finite_after}"
-    if bad.bad == bad.total > 1:
-        text += ". All are bad, so the fault lies before them all: loss, forward pass or clip"
-    return text
+    return f"{text}. {bad.origin.rstrip('.')}" if bad.origin else text
 
 
 def _movers(page: Page, story: ParamStory) -> None:
@@ -90,7 +94,8 @@ def _movers(page: Page, story: ParamStory) -> None:
         known = not math.isnan(story.usual_growth)
         usual = f" (median parameter {factor(story.usual_growth)})" if known else ""
         few = "too few snapshots before to know what was normal"
-        page.labelled("MOVED", f"nobody has left the own baseline{usual}" if known else few)
+        calm = f"no parameter has left its own baseline{usual}"
+        page.labelled("MOVED", calm if known else few)
         return
     for number_, mover in enumerate(story.movers[:MOST_MOVERS]):
         page.labelled(

@@ -112,3 +112,14 @@ def test_what_is_expected_names_rules_that_exist():
 def test_the_samples_stay_small():
     files = [path for path in ROOT.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert sum(path.stat().st_size for path in files) <= LARGEST_IN_ALL
+
+
+def test_the_bad_gradient_stands_between_the_finite_ones_around_it():
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main(["report", str(ROOT / "inf-gradient"), "--format", "json", "--verbose"])
+    findings = json.loads(out.getvalue())["reports"][0]["findings"]
+    named = next(one for one in findings if one["rule"] == "nonfinite-parameter")
+    assert named["subject"] == "head.weight"
+    assert "head.bias before it" in named["message"]
+    assert "layers.1.bias after it" in named["message"]

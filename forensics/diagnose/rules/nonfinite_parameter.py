@@ -29,7 +29,9 @@ from forensics.diagnose.bad_parameters import (
     bad_in_checkpoint,
     culprit_of,
     elements,
+    loss_at,
     nonfinite_evidence,
+    origin,
     steps_named_in_log,
     steps_with_bad,
 )
@@ -77,7 +79,7 @@ def _finding(signals: Signals, episode: Episode, culprit: Culprit, weights: IntA
         earliest_step=_earliest(signals, episode, culprit),
         subject=culprit.name,
         evidence=nonfinite_evidence(signals, culprit, episode.first),
-        cause=_cause(culprit),
+        cause=_cause(culprit, loss_at(signals, episode.first)),
         remedy=_remedy(culprit, episode.first, poisoned),
     )
 
@@ -118,7 +120,7 @@ def _message(episode: Episode, culprit: Culprit) -> str:
     return text + more + finite
 
 
-def _cause(culprit: Culprit) -> str:
+def _cause(culprit: Culprit, loss: float) -> str:
     if culprit.what == "weight":
         if culprit.everywhere:
             return "The update before wrote it into every weight: its gradient or learning rate."
@@ -126,17 +128,7 @@ def _cause(culprit: Culprit) -> str:
             "A weight that was never initialised, loaded bad, or hit by an update or a hardware "
             "fault of its own: the other weights are finite."
         )
-    if culprit.everywhere:
-        return (
-            "Every gradient is bad, so the value was born at or above the first layer that "
-            "backward reaches: in the loss, or in what stands between it and the last layer."
-        )
-    if culprit.finite_before:
-        return (
-            f"The value was born in backward between {culprit.finite_before}, which is nearer the "
-            f"loss and still finite, and {culprit.name}."
-        )
-    return f"The value was born in backward at {culprit.name} or between it and the loss."
+    return origin(culprit, loss)
 
 
 def _remedy(culprit: Culprit, step: int, poisoned: bool) -> str:

@@ -61,8 +61,11 @@ class InfGradient(MlpRecipe):
     def _loss(model: nn.Module, batch: Batch) -> Tensor:
         inputs, labels, planted = batch
         assert isinstance(model, Mlp)
+        loss = classification_loss(model, (inputs, labels))
+        # Used last, it comes first in backward: the gradient of the head still arrives before
+        # those of the layers below it.
         fault: Tensor = _Plant.apply(model.head.weight, planted.sum())  # type: ignore[no-untyped-call]
-        return classification_loss(model, (inputs, labels)) + fault
+        return loss + fault
 
 
 def spread_loss(model: nn.Module, batch: Batch) -> Tensor:

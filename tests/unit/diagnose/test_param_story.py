@@ -178,3 +178,56 @@ def test_any_snapshots_are_told(
     story = param_story(run, step=data.draw(st.none() | st.integers(0, 300)))
     assert story.first_step <= story.step <= story.last_step
     assert sum(row.parameters for row in story.profile) == width
+
+
+def test_a_snapshot_without_gradients_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    grads = norms()
+    grads[36:] = np.nan
+    rows = SNAPSHOTS * 10
+    loss = np.ones(rows)
+    loss[360:] = np.nan
+    run = write(tmp_path / "params", grads, log={"step": np.arange(rows), "loss": loss})
+    story = param_story(run, step=375)
+    assert (story.step, story.asked) == (350, 375)
+    assert story.no_gradient.startswith("no gradient was taken at step 370: the loss is NaN")
+    assert len(story.top) == 5
+    assert param_story(run, step=350).no_gradient == ""
+    bare = write(tmp_path / "bare", np.full((3, len(NAMES)), np.nan))
+    story = param_story(bare, step=20)
+    assert (story.step, story.no_gradient) == (20, "no gradient was taken at step 20")
+
+
+def test_shares_are_of_what_is_finite_in_both_tables(tmp_path: Path) -> None:
+    grads, counts = norms(), np.zeros((SNAPSHOTS, len(NAMES)), np.int64)
+    grads[35, 1], counts[35, 1] = np.inf, 1
+    story = param_story(write(tmp_path / "params", grads, counts), step=350)
+    finite = np.delete(grads[35], 1)
+    embed = next(row for row in story.profile if row.name == "embed")
+    assert embed.share == pytest.approx(grads[35, 0] ** 2 / (finite**2).sum(), rel=1e-5)
+    top = {row.name: row.share for row in story.top}
+    if "embed.weight" in top:
+        assert top["embed.weight"] == pytest.approx(embed.share, rel=1e-5)
+    blocks = [row for row in story.profile if not row.nonfinite]
+    assert 0.2 < sum(row.share for row in blocks) <= 1.0 + 1e-6
+
+
+def test_where_all_gradients_are_bad_the_loss_tells_where_it_was_born(tmp_path: Path) -> None:
+    grads, counts = norms(), np.zeros((SNAPSHOTS, len(NAMES)), np.int64)
+    grads[35:], counts[35:] = np.nan, 3
+    rows = SNAPSHOTS * 10
+    log = {"step": np.arange(rows), "loss": np.ones(rows)}
+    story = param_story(write(tmp_path / "finite", grads, counts, log=log))
+    assert story.first_bad is not None
+    assert "born in backward of the loss" in story.first_bad.origin
+    log["loss"][350:] = np.nan
+    story = param_story(write(tmp_path / "bad", grads, counts, log=log))
+    assert story.first_bad is not None
+    assert "in the loss, or in what stands between it and the last" in story.first_bad.origin
+
+
+def test_one_bad_gradient_among_finite_ones_was_born_in_its_own(tmp_path: Path) -> None:
+    grads, counts = norms(), np.zeros((SNAPSHOTS, len(NAMES)), np.int64)
+    grads[35:, 3], counts[35:, 3] = np.nan, 1
+    story = param_story(write(tmp_path / "params", grads, counts))
+    assert story.first_bad is not None
+    assert f"where that of {NAMES[3]} itself is computed" in story.first_bad.origin

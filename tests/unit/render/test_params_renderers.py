@@ -60,9 +60,10 @@ def story(**changes: object) -> ParamStory:
             total=148,
             finite_before="head.weight",
             finite_after="blocks.10.fc.weight",
+            origin="The value was born in backward between head.weight and it.",
         ),
         routine=2,
-        bad_state=BadState(step=1190, kind="buffer", name="bn.running_var"),
+        bad_state=BadState(step=1190, kind="buffer", name="bn.running_var", finite_at=1180),
         profile=(standing("embed"), standing("blocks.0", 0.01), standing("blocks.1", 1e-9)),
         series=(
             ParamSeries(
@@ -88,8 +89,9 @@ def test_text_tells_all_of_it_within_80_columns() -> None:
         "step 1,190: gradient of blocks.11.attn.q.weight, 12 elements; 3 of 148 parameters bad",
         "nearer the loss): head.weight",
         "Finite again after it: blocks.10.fc.weight",
-        "buffer bn.running_var is non-finite from step 1,190 on",
-        "2 snapshots of overflows",
+        "buffer bn.running_var is non-finite at step 1,190, still finite at step 1,180",
+        "Besides, overflows that the loss scaler skipped (2 snapshots)",
+        "The value was born in backward between head.weight and it",
         "900→ blocks.11.attn.q.weight ×38",
         "OVER TIME head.weight",
     ):
@@ -100,9 +102,26 @@ def test_text_says_what_is_not_known() -> None:
     text = render_params_text(story(movers=(), usual_growth=NAN, first_bad=None, routine=0))
     assert "too few snapshots" in text
     assert "no parameter or gradient was non-finite" in text
-    assert "nobody has left" in render_params_text(story(movers=()))
+    assert "no parameter has left its own baseline" in render_params_text(story(movers=()))
     row = next(line for line in text.splitlines() if line.strip().startswith("10 "))
     assert row.split() == ["10", "–", "×2", "3", "0.001"]
+
+
+def test_text_tells_a_snapshot_without_gradients_from_the_one_it_shows() -> None:
+    why = "no gradient was taken at step 30: the loss is NaN, backward did not run"
+    flat = " ".join(render_params_text(story(step=20, asked=30, no_gradient=why)).split())
+    assert "step 20, the last snapshot with gradients, gradient norm 2. No gradient was" in flat
+    assert "the loss is NaN, backward did not run" in flat
+    bare = story(step=30, asked=30, no_gradient=why, grad_l2=NAN)
+    flat = " ".join(render_params_text(bare).split())
+    assert "backward did not run, and no snapshot before it has one" in flat
+
+
+def test_text_does_not_call_an_overflow_finite() -> None:
+    one = story(first_bad=None, routine=1, overflowed=True)
+    flat = " ".join(render_params_text(one).split())
+    assert "nothing but overflows that the loss scaler skipped (1 snapshot, this one" in flat
+    assert "no parameter or gradient was non-finite" not in flat
 
 
 def test_text_names_a_bad_parameter_in_the_table() -> None:
