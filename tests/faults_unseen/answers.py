@@ -1,0 +1,146 @@
+"""Where each held-out fault comes into which step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.fault_answers import ALL, Answer
+
+_HOME = Path(__file__).parent
+
+
+def _at(file: str, name: str) -> str:
+    return f"{_HOME / file}.py:{name}"
+
+
+UNSEEN: tuple[Answer, ...] = (
+    Answer(
+        recipe=_at("sequences", "gpt-empty-sequence"),
+        step=17,
+        phase=("forward",),
+        operators=("aten._softmax",),
+        module="pool",
+    ),
+    Answer(
+        recipe=_at("sequences", "gpt-recompute"),
+        step=0,
+        phase=("backward",),
+        operators=("recompute",),
+        module="blocks.1",
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("sequences", "gpt-hand-softmax"),
+        step=21,
+        phase=("forward",),
+        operators=("aten.exp",),
+        module="mixer.weights",
+    ),
+    Answer(
+        recipe=_at("sequences", "lstm-empty-mask"),
+        step=23,
+        phase=("loss",),
+        operators=("aten.div",),
+    ),
+    Answer(
+        recipe=_at("sequences", "lstm-root-penalty"),
+        step=0,
+        phase=("backward",),
+        operators=("PowBackward0",),
+        parameter="head.bias",
+    ),
+    Answer(
+        recipe=_at("sequences", "gpt-tiny-loss-weight"),
+        step=0,
+        phase=("backward",),
+        operators=("aten.mm", "aten._to_copy"),
+        module="body",
+        parameter="body.weight",
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("images", "cnn-acos-at-one"),
+        step=12,
+        phase=("backward",),
+        operators=("AcosBackward0",),
+        module="head",
+        parameter="head.directions",
+    ),
+    Answer(
+        recipe=_at("images", "cnn-bn-deep"),
+        step=19,
+        phase=("forward",),
+        operators=("aten.native_batch_norm",),
+        module="blocks.0.bn_1",
+        parameter="blocks.0.bn_1.running_var",
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("images", "cnn-nan-pixel"),
+        step=9,
+        phase=("input",),
+        operators=("input",),
+        module="stem",
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("images", "cnn-sigmoid-edited"),
+        step=0,
+        phase=("backward",),
+        operators=("SigmoidBackward0",),
+        module="head.1",
+        parameter="head.0.weight",
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("loops", "rate-inf"),
+        step=14,
+        phase=("optimizer",),
+        operators=("aten.add", "aten._foreach_addcdiv", "aten.addcdiv", "aten._foreach_mul"),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("loops", "moment-bit-flip"),
+        step=13,
+        phase=("outside",),
+        operators=("outside",),
+        module="layers.1",
+        parameter="layers.1.weight",
+        reproduces=False,
+    ),
+    Answer(
+        recipe=_at("loops", "momentum-lost"),
+        step=60,
+        phase=("optimizer",),
+        operators=("resume",),
+        parameter=ALL,
+    ),
+    Answer(
+        recipe=_at("loops", "momentum-lr-too-high"),
+        step=54,
+        phase=("forward", "loss"),
+        operators=("growth",),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("loops", "gpt-clip-first"),
+        step=0,
+        phase=("clip",),
+        operators=("clip",),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    Answer(
+        recipe=_at("loops", "half-stored-layer"),
+        step=0,
+        phase=("optimizer",),
+        operators=("optimizer rounding",),
+        module="first",
+        parameter="first.weight",
+        persistence="persistent",
+    ),
+)
+"""Sixteen recordings of recipes that are not registered."""
