@@ -145,6 +145,12 @@ def believed(path: Path) -> Judgement | None:
     return judgement_of(_bad_in(info.health), finite=info.health["finite"])
 
 
+def believed_bad(path: Path) -> tuple[BadTensor, ...]:
+    """What the health file beside a state says is bad in it."""
+    info = read_checkpoint_info(path)
+    return tuple(_bad_in(info.health)) if info is not None else ()
+
+
 def judgement_of(bad: Sequence[BadTensor], *, finite: bool | None = None) -> Judgement:
     """The judgement of a state with these bad values."""
     if not (bool(bad) if finite is None else not finite):

@@ -6,5 +6,14 @@ and numbers, one after the other, memory-mapped. What cannot be read is one ``In
 
 from forensics.replay.saved_states.finder import StateFile, find_states, open_state
 from forensics.replay.saved_states.saved_state import SavedState, StateValue
+from forensics.replay.saved_states.step_names import Position, Unit
 
-__all__ = ["SavedState", "StateFile", "StateValue", "find_states", "open_state"]
+__all__ = [
+    "Position",
+    "SavedState",
+    "StateFile",
+    "StateValue",
+    "Unit",
+    "find_states",
+    "open_state",
+]

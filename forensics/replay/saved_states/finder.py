@@ -13,7 +13,7 @@ from forensics.replay.saved_states.owners import known_parameters
 from forensics.replay.saved_states.safetensors_file import open_safetensors_state
 from forensics.replay.saved_states.saved_state import SavedState
 from forensics.replay.saved_states.sharded import is_sharded_folder, open_sharded_state
-from forensics.replay.saved_states.step_names import step_in_name
+from forensics.replay.saved_states.step_names import Position, Unit, position_in_name
 from forensics.replay.saved_states.torch_state import open_torch_state
 
 SUFFIXES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
@@ -35,18 +35,18 @@ MOST_ENTRIES = 100_000
 
 @dataclass(frozen=True)
 class StateFile:
-    """A saved state that was found and not yet opened.
+    """A saved state, or a part of one, that was found and not yet looked at.
 
     Attributes:
         path: file or folder.
-        step: the step its name or its contents tell; None for neither.
-        root: the folder it was found in; None where the user named it.
+        position: where in the training it was saved; None where nothing tells.
+        root: the folder it was found in, which links must not lead out of.
         refused: why it must not be opened; empty where it may.
     """
 
     path: Path
-    step: int | None
-    root: Path | None = None
+    position: Position | None
+    root: Path
     refused: str = ""
 
 
@@ -84,43 +84,47 @@ def _open_folder(folder: Path) -> SavedState:
 
 
 def find_states(folder: Path) -> list[StateFile]:
-    """The saved states in a folder, oldest first; those without a step come last.
+    """The saved states in a folder and in folders such as ``step-500/`` in it, by name.
 
-    Files of other kinds, hidden ones, and those that lie beside weights (optimizer, random
-    generators) are left out. A name's step is taken where it tells one, else what is inside.
+    Hidden files, those of other kinds, and those that lie beside weights (optimizer, random
+    generators) are left out. A step in the name counts, else the one inside.
 
     Raises:
         InputError: there is no such folder.
     """
+    return [_described(path, folder, named) for path, named in _among(_entries(folder))]
+
+
+def _entries(folder: Path) -> list[Path]:
     try:
-        entries = sorted(folder.iterdir())[:MOST_ENTRIES]
+        return sorted(folder.iterdir())[:MOST_ENTRIES]
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot be listed ({reason})", where=folder) from error
-    found = [_described(path, folder) for path in _states_among(entries)]
-    return sorted(found, key=lambda s: (s.step is None, s.step or 0, s.path.name))
 
 
-def _states_among(entries: list[Path]) -> Iterator[Path]:
+def _among(entries: list[Path]) -> Iterator[tuple[Path, str]]:
+    """The states among a folder's entries, each with the name that tells its position."""
     for path in entries:
         if path.name.startswith(".") or path.name in _SIDE_FILES:
             continue
-        if path.is_dir():
-            if is_distributed_folder(path) or is_sharded_folder(path):
-                yield path
-        elif path.suffix in SUFFIXES:
-            yield path
+        if not path.is_dir():
+            if path.suffix in SUFFIXES:
+                yield path, path.name
+        elif is_distributed_folder(path) or is_sharded_folder(path):
+            yield path, path.name
+        elif position_in_name(path.name) is not None and not path.is_symlink():
+            parts = [p for p in _entries(path) if p.suffix in SUFFIXES and not p.is_dir()]
+            yield from ((part, path.name) for part in parts)
 
 
-def _described(path: Path, root: Path) -> StateFile:
+def _described(path: Path, root: Path, named: str) -> StateFile:
+    position = position_in_name(named)
     try:
         refuse_outside(path, root)
-    except InputError as error:
-        return StateFile(path, step_in_name(path.name), root, error.what)
-    step = step_in_name(path.name)
-    if step is None:
-        try:
+        if position is None or position.unit is not Unit.STEP:
             step = open_state(path, root).step
-        except InputError:
-            step = None
-    return StateFile(path, step, root)
+            position = position if step is None else Position(Unit.STEP, step)
+    except InputError as error:
+        return StateFile(path, position, root, error.what)
+    return StateFile(path, position, root)

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from enum import StrEnum
 
-_NUMBERED = re.compile(
-    r"(?:^|[^a-z])(?:global[_-]?step|step|iteration|iter|checkpoint|ckpt|update|it)s?[=_\-.]?(\d{1,18})"
-    r"(?!\d)",
+_STEP = re.compile(
+    r"(?:^|[^a-z])(?:global[_-]?steps?|steps?|iterations?|iter|checkpoint|ckpt|updates?|it)"
+    r"[=_\-.]?(\d{1,18})(?!\d)",
     re.IGNORECASE,
 )
-_EPOCH = re.compile(r"(?:^|[^a-z])(?:epoch|ep)[=_\-.]?(\d{1,18})(?!\d)", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(\d{1,18})(?=\D*\Z)")
+_EPOCH = re.compile(r"(?:^|[^a-z])(?:epochs?|ep|e)[=_\-.]?(\d{1,18})(?!\d)", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(?<![\d.])(\d{1,18})(?=\D*\Z)")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}")
+_SUFFIX = re.compile(r"(\.nonfinite|\.safetensors|\.ckpt|\.pth|\.pt|\.bin|\.tar)+\Z")
 
 
-def step_in_name(name: str) -> int | None:
-    """The step in a file's or folder's name; the epoch where it tells no step; None for neither.
+class Unit(StrEnum):
+    """What a state's number counts; numbers of different units cannot be ordered."""
+
+    STEP = "step"
+    EPOCH = "epoch"
+    NUMBER = "number"
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """Where in a training a state was saved."""
+
+    unit: Unit
+    number: int
+
+
+def position_in_name(name: str) -> Position | None:
+    """The position in a file's or folder's name; None where it tells none.
 
     Where several numbers stand, the one after ``step`` (``epoch=3-step=1200.ckpt``) counts.
     """
-    stem = _SHARD.sub("", name)
-    for suffix in (".nonfinite", ".safetensors", ".ckpt", ".pth", ".pt", ".bin", ".tar"):
-        stem = stem.removesuffix(suffix) if suffix != ".nonfinite" else stem.replace(suffix, "")
-    for pattern in (_NUMBERED, _EPOCH):
+    stem = _SUFFIX.sub("", _SHARD.sub("", name))
+    for pattern, unit in ((_STEP, Unit.STEP), (_EPOCH, Unit.EPOCH), (_LAST_NUMBER, Unit.NUMBER)):
         match = pattern.search(stem)
         if match:
-            return int(match[1])
-    match = _LAST_NUMBER.search(stem)
-    return int(match[1]) if match else None
+            return Position(unit, int(match[1]))
+    return None

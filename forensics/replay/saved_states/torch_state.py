@@ -21,7 +21,7 @@ from forensics.replay.saved_states.torch_file import read_torch_file
 from forensics.replay.saved_states.torch_objects import COMPOUND
 from forensics.replay.saved_states.zip_records import Window
 
-_STEP_KEYS = ("step", "global_step", "iteration", "iter", "num_updates", "steps", "epoch")
+_STEP_KEYS = ("step", "global_step", "iteration", "iter", "num_updates", "steps")
 _MODULE_PARTS = ("_modules", "_parameters", "_buffers")
 
 

@@ -1,0 +1,122 @@
+"""The saved states of a folder as one series: in order, and those of one step together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from forensics.errors import InputError
+from forensics.replay.saved_states import Position, StateFile, Unit, find_states, open_state
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """All that was saved at one position: one state, or the parts of one.
+
+    Attributes:
+        number: step, epoch, or whatever the series counts.
+        files: what was saved then, by name.
+    """
+
+    number: int
+    files: tuple[StateFile, ...]
+
+    @property
+    def path(self) -> str:
+        """The first file, or folder."""
+        return str(self.files[0].path)
+
+
+@dataclass(frozen=True)
+class Series:
+    """The states of a folder, oldest first.
+
+    Attributes:
+        candidates: in order.
+        unit: what their numbers count.
+        notes: what was left out, a sentence each.
+    """
+
+    candidates: tuple[Candidate, ...]
+    unit: Unit
+    notes: tuple[str, ...] = ()
+
+
+def series_in(folder: Path) -> Series:
+    """Order the states of a folder.
+
+    A folder may hold several series (``step-100.pt`` and ``epoch-3.pt``): the one with steps is
+    taken, else the longest. Files of one step (a generator's and a discriminator's) are one state.
+    Where nothing tells a step, the time of writing orders them.
+
+    Raises:
+        InputError: there is no saved state.
+    """
+    folder = _states_folder(folder)
+    found = _without_twins(find_states(folder))
+    placed = [state for state in found if state.position is not None]
+    if not placed:
+        return _one_state(folder) or _by_time(folder, found)
+    units = Counter(state.position.unit for state in placed if state.position)
+    unit = Unit.STEP if units[Unit.STEP] else units.most_common(1)[0][0]
+    taken: dict[int, list[StateFile]] = {}
+    left: list[StateFile] = []
+    for state in found:
+        if state.position is not None and state.position.unit is unit:
+            taken.setdefault(state.position.number, []).append(state)
+        else:
+            left.append(state)
+    candidates = tuple(Candidate(number, tuple(taken[number])) for number in sorted(taken))
+    return Series(candidates, unit, _left_out(left, unit))
+
+
+def _states_folder(folder: Path) -> Path:
+    """The folder itself, or ``checkpoints`` in a run directory."""
+    inner = folder / "checkpoints"
+    return inner if inner.is_dir() and not inner.is_symlink() else folder
+
+
+def _without_twins(states: Iterable[StateFile]) -> list[StateFile]:
+    """Leave out links to other states of the folder: ``latest.pt``."""
+    states = list(states)
+    real = {state.path for state in states if not state.path.is_symlink()}
+    home = {path.resolve() for path in real}
+    return [s for s in states if s.refused or s.path in real or s.path.resolve() not in home]
+
+
+def _one_state(folder: Path) -> Series | None:
+    """The folder as one state: shards without a step of their own."""
+    try:
+        state = open_state(folder)
+    except InputError:
+        return None
+    position = Position(Unit.STEP, state.step) if state.step is not None else None
+    file = StateFile(folder, position, folder.parent)
+    return Series((Candidate(state.step or 0, (file,)),), Unit.STEP)
+
+
+def _by_time(folder: Path, found: list[StateFile]) -> Series:
+    if not found:
+        raise InputError("holds no saved state", where=folder)
+    found = sorted(found, key=lambda state: (_written(state.path), state.path.name))
+    candidates = tuple(Candidate(i, (state,)) for i, state in enumerate(found))
+    note = "No state tells its step: they are counted in the order in which they were written."
+    return Series(candidates, Unit.NUMBER, (note,))
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _left_out(left: list[StateFile], unit: Unit) -> tuple[str, ...]:
+    if not left:
+        return ()
+    names = ", ".join(state.path.name for state in left[:3])
+    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    tells = "tells" if len(left) == 1 else "tell"
+    return (f"{names}{more} {tells} no {unit.value} and had to be left out of the order.",)
