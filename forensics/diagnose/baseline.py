@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.series import MAD_TO_SIGMA, sorted_medians
 from forensics.runlog.steps import FloatArray, IntArray
 
@@ -24,7 +25,7 @@ HEAD = WINDOW + HOP
 """Up to here the baseline is renewed at every value, so that short logs are judged too."""
 MIN_PAST = 8
 """Fewer past values than this say nothing about the noise."""
-_CHUNK = 1 << 13
+_CHUNK = 1 << 9
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +33,25 @@ class Baseline:
     """The baseline of the finite values of a series.
 
     Attributes:
-        rows: rows of the finite values, shape (F,).
-        values: those values, shape (F,).
+        series: the finite values, F of them.
         head: level and spread before each of the first up to 192 values, shape (2, ≤ 192); NaN for
             the first 8.
         hops: level and spread for each further 64 values, shape (2, hops).
     """
 
-    rows: IntArray
-    values: FloatArray
+    series: FiniteSeries
     head: FloatArray
     hops: FloatArray
+
+    @property
+    def rows(self) -> KeptRows:
+        """The rows of the finite values."""
+        return self.series.rows
+
+    @property
+    def values(self) -> FloatArray:
+        """The finite values, shape (F,)."""
+        return self.series.values
 
     def _at(self, index: IntArray, which: int) -> FloatArray:
         inside = np.minimum(index, self.head.shape[1] - 1)
@@ -81,25 +90,20 @@ def above_blocks(values: FloatArray, start: int, size: int, limits: FloatArray) 
     return np.concatenate((found, whole + rest))
 
 
-def baseline(values: FloatArray, floor: float = 1e-3) -> Baseline:
+def baseline(series: FiniteSeries, floor: float = 1e-3) -> Baseline:
     """The running baseline of a series.
 
     Args:
-        values: shape (rows,), any values; non-finite ones are left out.
+        series: its finite values.
         floor: least spread, so that a flat past does not turn rounding into a spike.
     """
-    finite = np.isfinite(values)
-    if finite.all():
-        rows, kept = np.arange(len(values)), values
-    else:
-        rows = np.flatnonzero(finite)
-        kept = values[rows]
+    kept = series.values
     head = np.full((2, min(len(kept), HEAD)), np.nan)
     if len(kept) > MIN_PAST:
         head[:, MIN_PAST:] = _head_levels(kept[:HEAD])
     hops = _hop_levels(kept) if len(kept) > HEAD else np.empty((2, 0))
     head[1], hops[1] = np.maximum(head[1], floor), np.maximum(hops[1], floor)
-    return Baseline(rows, kept, head, hops)
+    return Baseline(series, head, hops)
 
 
 def _head_levels(kept: FloatArray) -> FloatArray:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.blocks import blocks, first_where, mask_where
+from forensics.diagnose.percentiles import finite_percentiles
 from forensics.diagnose.schedule import warmup_rows
-from forensics.diagnose.series import median
+from forensics.diagnose.series import last_true, median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
-from forensics.runlog.steps import BoolArray, IntArray
+from forensics.runlog.steps import BoolArray
 
 SHRUNK = 1e-4
 """Relative shrinking that counts as clipped: torch's clip moves an unclipped norm by 2e-6, and
@@ -57,13 +59,13 @@ def clip_of(signals: Signals) -> Clip:
 def _clip_of(signals: Signals) -> Clip:
     norm, post = signals.norm, signals.post_norm
     finite = np.isfinite(norm)
-    measured = finite & np.isfinite(post)
-    shrunk = measured & (post < (1 - SHRUNK) * norm)
     manifest = signals.run.manifest
     if manifest is not None and manifest.max_norm is not None:
         limit = float(manifest.max_norm)
         return Clip(True, limit, True, finite, finite & (norm > (1 + SHRUNK) * limit))
-    ends = post[shrunk][:FIRST]
+    measured = finite & np.isfinite(post)
+    shrunk = mask_where(len(norm), lambda at: measured[at] & (post[at] < (1 - SHRUNK) * norm[at]))
+    ends = post[first_where(len(norm), lambda at: shrunk[at], FIRST)]
     limit = median(ends)
     agree = np.abs(ends - limit) <= CONSTANT * limit
     read = len(ends) >= LEAST and bool(agree.mean() >= AGREE)
@@ -77,49 +79,84 @@ def judged_rows(signals: Signals) -> slice:
     return slice(start, start + int(bad[0]) if len(bad) else len(signals))
 
 
-def every_step(signals: Signals, window: int, share: float) -> IntArray:
+@dataclass(frozen=True)
+class ClippedRows:
+    """Rows of windows in which many steps are clipped, summed up.
+
+    Attributes:
+        count: how many rows; the rest says nothing where it is 0.
+        first: the first of them.
+        last: the last of them.
+        share: which of them are clipped.
+        head: the first 12 of them.
+    """
+
+    count: int
+    first: int = 0
+    last: int = 0
+    share: float = 0.0
+    head: tuple[int, ...] = ()
+
+
+def clipped_rows(signals: Signals, inside: BoolArray) -> ClippedRows:
+    """A mask of rows, summed up."""
+    count = int(np.count_nonzero(inside))
+    if count == 0:
+        return ClippedRows(0)
+    share = int(np.count_nonzero(clip_of(signals).clipped & inside)) / count
+    head = tuple(first_where(len(inside), lambda at: inside[at], 12).tolist())
+    return ClippedRows(count, head[0], last_true(inside), share, head)
+
+
+def every_step(signals: Signals, window: int, share: float) -> BoolArray:
     """Rows in windows where nearly every step is clipped, from the first clipped to the last."""
     return signals.derived(_every_step, window, share)
 
 
-def _every_step(signals: Signals, window: int, share: float) -> IntArray:
+def _every_step(signals: Signals, window: int, share: float) -> BoolArray:
     clip = clip_of(signals)
-    rows = _windows_above(clip, _judged(signals), window, share)
-    clipped = np.flatnonzero(clip.clipped[rows])
-    return rows[clipped[0] : clipped[-1] + 1] if len(clipped) else rows
+    inside = _windows_above(clip, _judged(signals), window, share)
+    clipped = inside & clip.clipped
+    if clipped.any():
+        inside[: int(np.argmax(clipped))] = False
+        inside[last_true(clipped) + 1 :] = False
+    return inside
 
 
-def often(signals: Signals, window: int, share: float, nearly_all: float) -> IntArray:
+def often(signals: Signals, window: int, share: float, nearly_all: float) -> BoolArray:
     """Rows in windows of which more than ``share`` are clipped, without those nearly all are."""
-    rest = np.ones(len(signals), dtype=bool)
-    rest[every_step(signals, window, nearly_all)] = False
-    rows = _judged(signals)
-    return _windows_above(clip_of(signals), rows[rest[rows]], window, share)
+    rest = _judged(signals) & ~every_step(signals, window, nearly_all)
+    return _windows_above(clip_of(signals), rest, window, share)
 
 
-def _judged(signals: Signals) -> IntArray:
-    """Rows after twice the warm-up where a clip can be judged."""
-    start = 2 * warmup_rows(signals)
-    return np.asarray(np.flatnonzero(clip_of(signals).seen[start:]) + start, dtype=np.int64)
+def _judged(signals: Signals) -> BoolArray:
+    """Rows after twice the warm-up where a clip can be judged, shape (rows,)."""
+    judged = clip_of(signals).seen.copy()
+    judged[: 2 * warmup_rows(signals)] = False
+    return judged
 
 
-def _windows_above(clip: Clip, rows: IntArray, window: int, share: float) -> IntArray:
-    """Those of the rows that lie in windows of which more than ``share`` are clipped."""
-    if len(rows) < window:
-        return rows[:0]
-    total = np.concatenate(([0], np.cumsum(clip.clipped[rows])))
-    found = np.flatnonzero(total[window:] - total[:-window] > share * window)
-    edges = np.zeros(len(rows) + 1, dtype=np.int64)
-    edges[found] += 1
-    edges[found + window] -= 1
-    return rows[np.cumsum(edges)[:-1] > 0]
+def _windows_above(clip: Clip, judged: BoolArray, window: int, share: float) -> BoolArray:
+    """Those of the judged rows in windows of which more than ``share`` are clipped, (rows,)."""
+    clipped = clip.clipped[judged]
+    inside = np.zeros(len(clipped), dtype=bool)
+    for starts in blocks(len(clipped) - window + 1):
+        rows = slice(starts.start, starts.stop + window - 1)
+        total = np.cumsum(np.append(0, clipped[rows]), dtype=np.int32)
+        found = np.flatnonzero(total[window:] - total[:-window] > share * window)
+        if len(found):
+            edges = np.zeros(len(total), dtype=np.int32)
+            edges[found] += 1
+            edges[found + window] -= 1
+            inside[rows] |= np.cumsum(edges)[:-1] > 0
+    result = np.zeros(len(judged), dtype=bool)
+    result[judged] = inside
+    return result
 
 
 def quantiles(signals: Signals) -> str:
     """Quantiles of the norm before the clip, as a clause; empty where too few are known."""
-    norm = signals.norm[judged_rows(signals)]
-    norm = norm[np.isfinite(norm)]
-    if len(norm) < 20:
+    told = finite_percentiles(signals.norm[judged_rows(signals)], (50, 90, 99))
+    if told is None:
         return ""
-    told = ", ".join(number(float(value)) for value in np.percentile(norm, (50, 90, 99)))
-    return f"; norm quantiles 50/90/99 %: {told}"
+    return f"; norm quantiles 50/90/99 %: {', '.join(number(value) for value in told)}"

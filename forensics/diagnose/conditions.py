@@ -85,8 +85,8 @@ def still_bad_at_scale_one(signals: Signals, root: Finding, consequence: Finding
 def most_octaves_fell_after(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """More than half of the scale's fall came after the root: the halvings before were routine."""
     rows = _rows(signals, consequence)
-    fell = signals.scale_log2[rows]
-    after = signals.scale_log2[max(rows.start, _rows(signals, root).start) : rows.stop]
+    fell = signals.scale_log2(rows)
+    after = signals.scale_log2(slice(max(rows.start, _rows(signals, root).start), rows.stop))
     fell, after = fell[np.isfinite(fell)], after[np.isfinite(after)]
     if len(after) == 0 or root.first_step > consequence.last_step:
         return False
@@ -118,7 +118,7 @@ def is_poisonous(signals: Signals, root: Finding, consequence: Finding) -> bool:
     del root
     row = int(np.searchsorted(signals.step, consequence.first_step))
     before = slice(max(0, row - 2), row + 1)
-    poisonous = signals.scale_log2[before] <= POISON_LOG2
+    poisonous = signals.scale_log2(before) <= POISON_LOG2
     return bool((poisonous | (signals.scale[before] == 0)).any())
 
 

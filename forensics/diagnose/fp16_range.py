@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from forensics.diagnose.blocks import first_where
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import FloatArray
 
@@ -31,6 +32,8 @@ def elements_log2(signals: Signals) -> FloatArray:
 
 def prints_few_digits(values: FloatArray) -> bool:
     """Are the values rounded to 4 decimals or fewer, so that a small one is printed as 0?"""
-    positive = values[np.isfinite(values) & (values > 0)][:_SAMPLE]
+    positive = values[
+        first_where(len(values), lambda at: np.isfinite(values[at]) & (values[at] > 0), _SAMPLE)
+    ]
     scaled = positive * 1e4
     return len(positive) > 0 and bool((np.abs(scaled - np.round(scaled)) < 1e-6 * scaled).all())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.series import MAD_TO_SIGMA, block_bounds, block_medians, median, sigma
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import FloatArray, IntArray
@@ -28,7 +29,7 @@ class Course:
     """The finite losses in blocks.
 
     Attributes:
-        rows: rows of the finite losses, shape (F,).
+        rows: rows of the finite losses, F of them.
         loss: those losses, shape (F,).
         bounds: where the blocks begin and end in them, shape (blocks + 1,).
         medians: shape (blocks,).
@@ -36,7 +37,7 @@ class Course:
         row_noise: standard deviation of one loss about its block, robust.
     """
 
-    rows: IntArray
+    rows: KeptRows
     loss: FloatArray
     bounds: IntArray
     medians: FloatArray
@@ -75,8 +76,7 @@ def course(signals: Signals) -> Course:
 
 
 def _course(signals: Signals) -> Course:
-    rows = np.flatnonzero(np.isfinite(signals.loss))
-    loss = signals.loss[rows]
+    rows, loss = signals.finite_loss.rows, signals.finite_loss.values
     bounds = block_bounds(len(rows), BLOCKS)
     medians = block_medians(loss, BLOCKS)
     size = len(rows) / max(len(medians), 1)

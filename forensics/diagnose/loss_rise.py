@@ -114,9 +114,10 @@ def _onset(signals: Signals, path: Course, level: float, end: float) -> int:
     """
     space = loss_level(signals)
     start = int(path.bounds[path.best])
-    tail = space.values[path.rows[start:]]
+    values = space.along(path.rows)
+    tail = values[start:]
     base, top = (float(np.arcsinh(value / space.unit)) for value in (level, end))
-    noise = row_noise(space.values[path.rows[: max(start, 64)]])
+    noise = row_noise(values[: max(start, 64)])
     high = tail > 0.5 * (base + top)
     wrong = np.cumsum(np.append(0, high)) + np.append(np.cumsum((~high)[::-1])[::-1], 0)
     split = int(np.argmin(wrong))
@@ -151,14 +152,14 @@ def _final_rise(signals: Signals, path: Course) -> Rise | None:
     latest = int(path.bounds[-LATEST - 2])
     for start in (latest, max(latest, len(path.rows) - _POINTS)):
         size = max(1, (len(path.rows) - start) // _POINTS)
-        rows = path.rows[(len(path.rows) - start) % size + start :]
-        values = row_medians(space.values[rows].reshape(-1, size))
+        begin = (len(path.rows) - start) % size + start
+        values = row_medians(space.along(path.rows)[begin:].reshape(-1, size))
         point = _rise_at_end(values, float(np.arcsinh(median(path.medians[-8:-2]) / space.unit)))
         if point is not None:
             level = median(path.medians[-8:-2])
             end = float(space.back(values[-3:]).mean())
             share = (end - level) / path.size_of(level)
-            first = int(rows[point * size])
+            first = path.rows[begin + point * size]
             return Rise(first, level, end, share, False, True, False, True)
     return None
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.schedule import dated
 from forensics.diagnose.series import episodes, median, medians_of_five, row_medians, sigma
 from forensics.diagnose.signals import Signals
@@ -65,8 +66,7 @@ def find_growth(signals: Signals, factor: float, short: float, t: float) -> tupl
         short: least growth over a window of another length, where chance has more to offer.
         t: least t statistic of the trend.
     """
-    rows = np.flatnonzero(np.isfinite(signals.log_norm))
-    values = signals.log_norm[rows]
+    rows, values = signals.log_norm.rows, signals.log_norm.values
     grains = medians_of_five(values)
     taken = np.zeros(len(grains), dtype=bool)
     found: list[Growth] = []
@@ -105,8 +105,8 @@ def _levels(grains: FloatArray) -> Iterator[tuple[int, FloatArray]]:
 
     Medians of medians, in ascending order of size, as long as four blocks fit.
     """
-    pairs = _whole(grains, 2).mean(axis=1)
-    fours = _whole(pairs, 2).mean(axis=1)
+    pairs = _means_of_two(grains)
+    fours = _means_of_two(pairs)
     yield from ((1, grains), (2, pairs), (4, fours), (6, _medians_of_three(pairs)))
     one, two = _medians_of_three(fours), row_medians(_whole(pairs, 10))
     size = 12
@@ -119,6 +119,11 @@ def _levels(grains: FloatArray) -> Iterator[tuple[int, FloatArray]]:
 def _whole(values: FloatArray, size: int) -> FloatArray:
     """The whole blocks of ``size`` values, shape (blocks, size)."""
     return values[: len(values) // size * size].reshape(-1, size)
+
+
+def _means_of_two(values: FloatArray) -> FloatArray:
+    a, b = _whole(values, 2).T
+    return np.asarray((a + b) / 2)
 
 
 def _medians_of_three(values: FloatArray) -> FloatArray:
@@ -151,7 +156,7 @@ def _t_statistic(points: FloatArray) -> FloatArray:
 
 
 def _episode(
-    rows: IntArray, values: FloatArray, grains: FloatArray, a: int, b: int
+    rows: KeptRows, values: FloatArray, grains: FloatArray, a: int, b: int
 ) -> tuple[Growth, int]:
     """The growth that the grains ``a`` … ``b`` belong to, and the grain after its last."""
     past = grains[max(0, a - max(4, b - a + 1)) : a]

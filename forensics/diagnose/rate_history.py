@@ -6,7 +6,7 @@ import numpy as np
 
 from forensics.diagnose.series import median, runs_of
 from forensics.diagnose.signals import Signals
-from forensics.runlog.steps import FloatArray, IntArray
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 
 def zero_stretches(signals: Signals, least: int, most: int) -> list[tuple[int, int]]:
@@ -20,6 +20,8 @@ def zero_stretches(signals: Signals, least: int, most: int) -> list[tuple[int, i
         if name.startswith("lr_"):
             zero &= ~signals.present(name) | (signals.column(name) == 0)
     first, last = runs_of(zero)
+    if len(first) == 0:
+        return []
     taken = np.cumsum(np.append(0, ~signals.skipped))
     long = taken[last + 1] - taken[first] >= least
     pairs = list(zip(first[long].tolist(), last[long].tolist(), strict=True))[:most]
@@ -65,18 +67,30 @@ def moving_skips(signals: Signals) -> tuple[IntArray, IntArray]:
     nothing = np.empty(0, dtype=np.int64)
     if not signals.skipped.any() or len(signals) < 8:
         return nothing, nothing
-    moved = np.zeros(len(signals) + 1, dtype=bool)
-    change = np.abs(np.diff(signals.lr))
-    moved[1:-1] = change > 1e-9 * np.abs(signals.lr[:-1])
-    moved[1:-1] &= np.diff(signals.step) == 1
     first, last = runs_of(signals.skipped)
     inside = (first >= 2) & (last < len(signals) - 2)
     first, last = first[inside], last[inside]
-    active = moved[first - 1] & moved[last + 2]  # the schedule moves on both sides of the skips
-    total = np.cumsum(np.append(0, moved))
-    moves = total[last + 2] - total[first]
+    # The schedule moves on both sides of the skips.
+    active = _moved(signals, first - 1) & _moved(signals, last + 2)
+    moves = _moves_within(signals, first, last + 1)
     wrong = active & (moves == last - first + 2)
     right = active & (moves <= last - first + 1)
     # Counted as they come: what is right later does not take back what was wrong before.
     sure = (np.cumsum(wrong) >= 2) & (np.cumsum(wrong) >= 4 * np.cumsum(right))
     return (first[wrong], last[wrong]) if sure.any() else (nothing, nothing)
+
+
+def _moved(signals: Signals, rows: IntArray) -> BoolArray:
+    """Did the rate move to each of these rows from the one before, one step earlier?"""
+    lr, step, before = signals.lr, signals.step, rows - 1
+    moved = np.abs(lr[rows] - lr[before]) > 1e-9 * np.abs(lr[before])
+    return np.asarray(moved & (step[rows] - step[before] == 1), dtype=bool)
+
+
+def _moves_within(signals: Signals, first: IntArray, last: IntArray) -> IntArray:
+    """How many of the rows from each ``first`` to its ``last`` the rate moved at."""
+    lengths = last - first + 1
+    begins = np.cumsum(lengths) - lengths
+    rows = np.arange(int(lengths.sum())) + np.repeat(first - begins, lengths)
+    total = np.cumsum(np.append(0, _moved(signals, rows)))
+    return np.asarray(total[begins + lengths] - total[begins], dtype=np.int64)

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from forensics.diagnose.blocks import mask_where, moved, rows_where
+from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.scaling import (
     DEFAULT_START,
     UNKNOWN_HYSTERESIS,
     Moves,
+    ScaleLog,
     Scaling,
     SkipRuns,
 )
@@ -40,25 +43,24 @@ def read_scaler(signals: Signals) -> Scaling:
     policy = signals.policy
     if policy is not None and not policy.enabled:
         policy = None
-    rows, log2 = _scale_rows(signals)
-    starts = _starts(signals, policy, rows, log2)
-    lag_from = _lag_from(signals, rows, log2)
-    falls, growths = _moves(signals, rows, log2, lag_from)
+    scales = _scale_log(signals)
+    starts = _starts(signals, policy, scales)
+    lag_from = _lag_from(signals, scales)
+    falls, growths = _moves(signals, scales, lag_from)
     active = _active(signals, policy)
     patience = policy.hysteresis if policy is not None else UNKNOWN_HYSTERESIS
-    caps = _caps(rows, log2, starts, active, patience)
+    caps = _caps(scales, starts, active, patience)
     skipped, said = _skipped(signals, falls)
     skips = np.flatnonzero(skipped)
     calibrating = _calibrating(signals.step, skips, starts, caps)
     leading = np.zeros(len(signals), dtype=bool)
     leading[skips[calibrating]] = True
-    limits = _Limits(rows, log2, starts, caps, active, policy.hysteresis if policy else 1)
+    limits = _Limits(scales, starts, caps, active, policy.hysteresis if policy else 1)
     interval, interval_row = _interval(signals, policy, falls, growths, starts)
     return Scaling(
         step=signals.step,
         active=active,
-        rows=rows,
-        log2=log2,
+        scales=scales,
         lag_from=lag_from,
         falls=falls,
         growths=growths,
@@ -100,19 +102,24 @@ def growth_distances(
     return distance[whole], rows[whole]
 
 
-def _scale_rows(signals: Signals) -> tuple[IntArray, FloatArray]:
-    """Rows with a finite scale that is not negative (a placeholder of -1 is none), and its log2."""
-    scale = signals.scale
-    rows = np.flatnonzero(np.isfinite(scale) & (scale >= 0))
-    if len(rows) == 0:
-        return rows, np.empty(0)
-    values = scale[rows]
-    # A scale stands still for hundreds of steps: one logarithm each, not one a row.
-    starts = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-    levels = values[starts]
+def _scale_log(signals: Signals) -> ScaleLog:
+    """The scale where it is finite and not negative (a placeholder of -1 is none)."""
+    scale, count = signals.scale, len(signals)
+    usable = mask_where(count, lambda at: np.isfinite(scale[at]) & (scale[at] >= 0))
+
+    def differs(at: slice) -> BoolArray:
+        after = moved(at, 1)
+        new = usable[after] & (scale[after] != scale[at])
+        return np.asarray(new | (usable[after] != usable[at]), dtype=bool)
+
+    edges = rows_where(count - 1, differs) + 1
+    first = np.concatenate((np.arange(min(count, 1)), edges))
+    last = np.append(edges, count)[: len(first)] - 1
+    first, last = first[usable[first]], last[usable[first]]
+    levels = scale[first]
     tiny = levels <= 2.0**ZERO_LOG2
     log2 = np.where(tiny, ZERO_LOG2, np.log2(np.where(tiny, 1.0, levels)))
-    return rows, np.repeat(log2, np.diff(starts, append=len(rows)))
+    return ScaleLog(first, last, log2)
 
 
 def _active(signals: Signals, policy: ScalerPolicy | None) -> bool | None:
@@ -124,9 +131,7 @@ def _active(signals: Signals, policy: ScalerPolicy | None) -> bool | None:
     return False if without or signals.has("scaler_scale") else None
 
 
-def _starts(
-    signals: Signals, policy: ScalerPolicy | None, rows: IntArray, log2: FloatArray
-) -> IntArray:
+def _starts(signals: Signals, policy: ScalerPolicy | None, scales: ScaleLog) -> IntArray:
     """Rows where a run starts or resumes: the first, each segment's, and the first jumps up."""
     if len(signals) == 0:
         return np.empty(0, dtype=np.int64)
@@ -134,8 +139,8 @@ def _starts(
     begun = [segment.start_step for segment in manifest.segments] if manifest is not None else []
     segments = np.searchsorted(signals.step, np.array(begun, dtype=np.int64))
     growth = np.log2(max(policy.growth_factor, 2.0)) if policy is not None else 1.0
-    jumped = (np.diff(log2) > 1.5 * growth) & (np.diff(signals.step[rows]) == 1)
-    jumps = rows[1:][jumped][:MOST_JUMPS]
+    gap = signals.step[scales.first[1:]] - signals.step[scales.last[:-1]]
+    jumps = scales.first[1:][(np.diff(scales.log2) > 1.5 * growth) & (gap == 1)][:MOST_JUMPS]
     found = np.unique(np.concatenate(([0], segments, jumps))).astype(np.int64)
     return found[found < len(signals)]
 
@@ -145,7 +150,7 @@ def _part_of(starts: IntArray, rows: IntArray) -> IntArray:
     return np.asarray(np.searchsorted(starts, rows, side="right") - 1, dtype=np.int64)
 
 
-def _lag_from(signals: Signals, rows: IntArray, log2: FloatArray) -> int:
+def _lag_from(signals: Signals, scales: ScaleLog) -> int:
     """The row from which on the scale of a row is the one after ``update()``.
 
     Our own record logs it before. Elsewhere the first fall decides of which only one of the two
@@ -153,27 +158,25 @@ def _lag_from(signals: Signals, rows: IntArray, log2: FloatArray) -> int:
     """
     never = len(signals)
     own = signals.run.manifest is not None and signals.table.source_format == "forensics"
-    if own or len(rows) < 2:
+    if own:
         return never
-    falls = np.flatnonzero(np.diff(log2) < -_STILL)
-    before, after = rows[falls], rows[falls + 1]
+    falls = np.flatnonzero(np.diff(scales.log2) < -_STILL)
+    before, after = scales.last[falls], scales.first[falls + 1]
     overflow = signals.skipped | signals.norm_bad | signals.loss_bad
     one_step = signals.step[after] - signals.step[before] == 1
     decisive = np.flatnonzero(one_step & (overflow[before] != overflow[after]))
     return int(after[decisive[0]]) if len(decisive) and overflow[after[decisive[0]]] else never
 
 
-def _moves(
-    signals: Signals, rows: IntArray, log2: FloatArray, lag_from: int
-) -> tuple[Moves, Moves]:
+def _moves(signals: Signals, scales: ScaleLog, lag_from: int) -> tuple[Moves, Moves]:
     """The falls and the growths."""
-    change = np.diff(log2)
+    change = np.diff(scales.log2)
 
     def moves(at: IntArray) -> Moves:
-        before, into = rows[at], rows[at + 1]
+        before, into = scales.last[at], scales.first[at + 1]
         cause = np.where(into >= lag_from, into, before)
         one_step = signals.step[into] - signals.step[before] == 1
-        return Moves(cause, into, np.abs(change[at]), log2[at + 1], one_step)
+        return Moves(cause, into, np.abs(change[at]), scales.log2[at + 1], one_step)
 
     return moves(np.flatnonzero(change < -_STILL)), moves(np.flatnonzero(change > _STILL))
 
@@ -193,16 +196,13 @@ def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:
     return skipped, said | skipped
 
 
-def _caps(
-    rows: IntArray, log2: FloatArray, starts: IntArray, active: bool | None, patience: int
-) -> FloatArray:
+def _caps(scales: ScaleLog, starts: IntArray, active: bool | None, patience: int) -> FloatArray:
     """The most skips each start's calibration may take: log2 of the scale it starts at, and h."""
     if active is False:
         return np.zeros(len(starts))
-    if len(rows) == 0:
+    if len(scales) == 0:
         return np.full(len(starts), 2 * DEFAULT_START + patience)  # Megatron starts at 2^32
-    at = np.minimum(np.searchsorted(rows, starts), len(rows) - 1)
-    return np.asarray(np.maximum(log2[at], 0.0) + patience)
+    return np.asarray(np.maximum(scales.since(starts), 0.0) + patience)
 
 
 def _calibrating(step: IntArray, skips: IntArray, starts: IntArray, caps: FloatArray) -> BoolArray:
@@ -235,22 +235,20 @@ class _Limits:
 
     def __init__(
         self,
-        rows: IntArray,
-        log2: FloatArray,
+        scales: ScaleLog,
         starts: IntArray,
         caps: FloatArray,
         active: bool | None,
         hysteresis: int,
     ) -> None:
-        self.rows, self.log2, self.starts, self.caps = rows, log2, starts, caps
+        self.scales, self.starts, self.caps = scales, starts, caps
         self.unlogged = 0.0 if active is False else DEFAULT_START
         self.hysteresis = hysteresis
 
     def at(self, first: IntArray, calibrating: BoolArray) -> FloatArray:
         """The limit of runs that begin at these rows, and while calibrating or not."""
-        scale = np.full(len(first), self.unlogged)
-        if len(self.rows):
-            scale = self.log2[np.maximum(np.searchsorted(self.rows, first, side="right") - 1, 0)]
+        logged = len(self.scales) > 0
+        scale = self.scales.at(first) if logged else np.full(len(first), self.unlogged)
         limit = np.maximum(np.ceil(scale) + self.hysteresis, LEAST_RUN)
         cap = self.caps[_part_of(self.starts, first)] if len(first) else np.empty(0)
         return np.asarray(np.where(calibrating, np.maximum(limit, cap + 1), limit))
@@ -258,8 +256,8 @@ class _Limits:
 
 def _runs(lost: BoolArray, said: BoolArray, leading: BoolArray, limits: _Limits) -> SkipRuns:
     """The runs of lost rows among the rows that say."""
-    rows = np.flatnonzero(said)
-    first, last = runs_of(lost[rows])
+    rows = KeptRows.of(said)
+    first, last = runs_of(rows.of_column(lost))
     starts = rows[first]
     limit = limits.at(starts, leading[starts])
     return SkipRuns(starts, rows[last], last - first + 1, limit)
@@ -286,15 +284,17 @@ def _routine(
     mute = not signals.skipped.any() and len(falls) > 0
     skipped = signals.skipped | ~signals.present("skipped") | mute
     skipped[falls.rows] = True
-    taken = np.concatenate(([0], np.cumsum(lost & signals.norm_bad & ~skipped)))
-    open_end = runs.last == np.flatnonzero(said)[-1]
-    fine = ~runs.too_long & ~(open_end & (taken[runs.last + 1] > taken[runs.first]))
-    change = np.zeros(len(signals) + 1, dtype=np.int64)
-    change[runs.first[fine]] = 1
-    change[runs.last[fine] + 1] -= 1
-    explained = np.cumsum(change[:-1]) > 0
-    below_one = (signals.scale >= 0) & (signals.scale < 1)
-    return np.asarray(signals.norm_bad & ~signals.loss_bad & explained & ~below_one, dtype=bool)
+    taken = np.flatnonzero(signals.norm_bad & ~skipped)
+    some_taken = np.searchsorted(taken, runs.last + 1) > np.searchsorted(taken, runs.first)
+    open_end = runs.last == (np.flatnonzero(said[rows[-1] :])[-1] + rows[-1])
+    fine = ~runs.too_long & ~(open_end & some_taken)
+    overflows = np.flatnonzero(signals.norm_bad & ~signals.loss_bad)
+    run = np.searchsorted(runs.first, overflows, side="right") - 1
+    explained = (run >= 0) & (overflows <= runs.last[run]) & fine[run]
+    scale = signals.scale[overflows]
+    routine = np.zeros(len(signals), dtype=bool)
+    routine[overflows[explained & ~((scale >= 0) & (scale < 1))]] = True
+    return routine
 
 
 def _interval(

@@ -29,6 +29,53 @@ POISON_LOG2 = -128.0
 
 
 @dataclass(frozen=True, eq=False)
+class ScaleLog:
+    """The scale as it is logged, in stretches of neighbouring rows that log the same one.
+
+    A scale stands still for hundreds of steps, so that this is small where the column is long.
+    Rows without a usable scale lie in none; a gap ends a stretch.
+
+    Attributes:
+        first: first row of each stretch, shape (L,), ascending.
+        last: its last row.
+        log2: log2 of its scale, a printed 0 as -150.
+    """
+
+    first: IntArray
+    last: IntArray
+    log2: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def at(self, rows: IntArray) -> FloatArray:
+        """log2 of the last scale at or before each row (the first one's, before it)."""
+        return self.log2[np.maximum(np.searchsorted(self.first, rows, side="right") - 1, 0)]
+
+    def since(self, rows: IntArray) -> FloatArray:
+        """log2 of the first scale at or after each row (the last one's, after it)."""
+        return self.log2[np.minimum(np.searchsorted(self.last, rows), len(self) - 1)]
+
+    def within(self, first: int, last: int) -> ScaleLog:
+        """The stretches from row ``first`` to row ``last``, cut to what lies between them."""
+        inside = slice(
+            int(np.searchsorted(self.last, first)),
+            int(np.searchsorted(self.first, last, side="right")),
+        )
+        return ScaleLog(
+            np.maximum(self.first[inside], first),
+            np.minimum(self.last[inside], last),
+            self.log2[inside],
+        )
+
+    def spelled_out(self) -> tuple[IntArray, FloatArray]:
+        """Every row that logs a scale, ascending, and its log2."""
+        lengths = self.last - self.first + 1
+        shift = self.first - (np.cumsum(lengths) - lengths)
+        return np.arange(lengths.sum()) + np.repeat(shift, lengths), np.repeat(self.log2, lengths)
+
+
+@dataclass(frozen=True, eq=False)
 class Moves:
     """Changes of the scale in one direction.
 
@@ -90,8 +137,7 @@ class Scaling:
     Attributes:
         step: step of each row, shape (rows,).
         active: was a loss scaler at work? None where the log cannot tell.
-        rows: rows with a usable scale, shape (S,).
-        log2: log2 of the scale there, a printed 0 as -150, shape (S,).
+        scales: the scale as it is logged.
         lag_from: the row from which on the scale is known to be logged after ``update()``, not
             before; behind the last row where it is not.
         falls: the scale's falls.
@@ -110,8 +156,7 @@ class Scaling:
 
     step: IntArray
     active: bool | None
-    rows: IntArray
-    log2: FloatArray
+    scales: ScaleLog
     lag_from: int
     falls: Moves
     growths: Moves
@@ -192,6 +237,4 @@ class Scaling:
 
     def log2_at(self, row: int) -> float:
         """log2 of the last scale logged at or before a row (the first one's, before it); NaN."""
-        if len(self.rows) == 0:
-            return float("nan")
-        return float(self.log2[max(int(np.searchsorted(self.rows, row, side="right")) - 1, 0)])
+        return float(self.scales.at(np.array([row]))[0]) if len(self.scales) else float("nan")

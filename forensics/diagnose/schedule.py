@@ -7,9 +7,11 @@ from enum import StrEnum
 
 import numpy as np
 
+from forensics.diagnose.blocks import moved, rows_where
+from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, steps
-from forensics.runlog.steps import FloatArray, IntArray
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 RISE = 1e-6
 """Relative change below which a rate has not moved (rates are computed in float64)."""
@@ -69,8 +71,8 @@ def _warmup_rows(signals: Signals) -> int:
     stated = None if manifest is None else manifest.schedule.get("warmup_steps")
     if isinstance(stated, int) and not isinstance(stated, bool):
         return int(np.searchsorted(signals.step, stated))
-    rows = np.flatnonzero(np.isfinite(signals.lr))
-    return int(rows[peak]) if (peak := _first_rise(signals.lr[rows])) else 0
+    rate = FiniteSeries.of(signals.lr)
+    return rate.rows[peak] if (peak := _first_rise(rate.values)) else 0
 
 
 def _first_rise(rate: FloatArray) -> int:
@@ -84,10 +86,13 @@ def _first_rise(rate: FloatArray) -> int:
 
 def _rise_within(rate: FloatArray) -> tuple[int, bool]:
     """Index of the end of the first rise, and whether it ended for sure."""
-    change = np.diff(rate)
-    size = np.abs(rate[:-1]) * RISE
-    falls = np.flatnonzero(change < -size)
-    rises = np.flatnonzero(change > size)
+
+    def moves(at: slice) -> BoolArray:
+        return np.asarray(np.abs(rate[moved(at, 1)] - rate[at]) > np.abs(rate[at]) * RISE)
+
+    changes = rows_where(len(rate) - 1, moves)
+    up = rate[changes + 1] > rate[changes]
+    falls, rises = changes[~up], changes[up]
     rises = rises[: np.searchsorted(rises, falls[0])] if len(falls) else rises
     if len(rises) == 0 or rises[0] > REST:
         return 0, len(rate) > REST + 1
@@ -110,9 +115,11 @@ def jumps(signals: Signals) -> IntArray:
 
 
 def _jumps(signals: Signals) -> IntArray:
-    rows = np.flatnonzero(np.isfinite(signals.lr) & (signals.lr > 0))
-    rate = signals.lr[rows]
-    return np.asarray(rows[1:][rate[1:] >= JUMP * rate[:-1]], dtype=np.int64)
+    lr = signals.lr
+    rows = KeptRows.of(np.isfinite(lr) & (lr > 0))
+    rate = rows.of_column(lr)
+    before = rows_where(len(rate) - 1, lambda at: rate[moved(at, 1)] >= JUMP * rate[at])
+    return rows[before + 1]
 
 
 def dated(signals: Signals, row: int, otherwise: int | None = None) -> int:

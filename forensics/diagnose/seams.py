@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.blocks import moved, rows_where
+from forensics.diagnose.finite import FiniteSeries
 from forensics.diagnose.series import median, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, power_of_two
@@ -58,13 +60,18 @@ class Break:
     harmless: bool = False
 
 
-def stride(step: IntArray) -> int:
-    """Steps between rows where at least 95 % of them agree; 0 where they do not."""
-    if len(step) < 3:
-        return 0
-    difference = np.diff(step)
-    usual = int(np.partition(difference, len(difference) // 2)[len(difference) // 2])
-    return usual if (difference == usual).mean() >= REGULAR else 0
+def _stride(step: IntArray) -> tuple[int, IntArray]:
+    """Steps between rows where at least 95 % of them agree, else 0; the rows before odd ones."""
+    count = len(step) - 1
+    if count < 2:
+        return 0, np.empty(0, dtype=np.int64)
+    usual = int(step[1] - step[0])
+    odd = rows_where(count, lambda at: step[moved(at, 1)] - step[at] != usual)
+    if len(odd) >= count // 2:  # then the first may not be the median
+        difference = np.diff(step)
+        usual = int(np.partition(difference, len(difference) // 2)[len(difference) // 2])
+        odd = np.flatnonzero(difference != usual)
+    return usual if (count - len(odd)) / count >= REGULAR else 0, odd
 
 
 def find_seams(signals: Signals) -> list[Seam]:
@@ -88,21 +95,26 @@ def _stated(signals: Signals) -> set[int]:
 
 def _clock_resets(signals: Signals) -> set[int]:
     """Rows whose elapsed time is below that of the row before."""
-    rows = np.flatnonzero(np.isfinite(signals.column("time_s")))
-    back = np.diff(signals.column("time_s")[rows]) < 0
-    return {int(row) for row in rows[1:][back]}
+    if not signals.has("time_s"):
+        return set()
+    clock = FiniteSeries.of(signals.column("time_s"))
+    back = np.flatnonzero(clock.values[1:] < clock.values[:-1]) + 1
+    return set(clock.rows[back].tolist())
 
 
 def _holes(step: IntArray) -> list[tuple[int, int]]:
     """Rows after a hole with the number of rows missing; none where holes come at a fixed pace."""
-    usual = stride(step)
+    usual, odd = _stride(step)
     if not usual:
         return []
-    difference = np.diff(step)
-    at = np.flatnonzero(difference > usual)
+    at = odd[step[odd + 1] - step[odd] > usual]
+    difference = step[at + 1] - step[at]
     if len(at) >= 3 and len(set(np.diff(step[at]).tolist())) == 1:
         return []  # a row left out every so many steps is how this logger works
-    return [(int(i) + 1, int(difference[i]) // usual - (difference[i] % usual == 0)) for i in at]
+    return [
+        (int(i) + 1, int(gap) // usual - (gap % usual == 0))
+        for i, gap in zip(at, difference, strict=True)
+    ]
 
 
 def _overlaps(signals: Signals) -> dict[int, int]:
@@ -140,16 +152,18 @@ def _rate_break(signals: Signals, seam: Seam) -> Break | None:
 
 def _scale_break(signals: Signals, seam: Seam) -> Break | None:
     """A loss scale that moves by more than an octave a row."""
-    scale, row = signals.scale_log2, seam.row
-    jump = scale[row] - scale[row - 1]
+    row = seam.row
+    before, after = signals.scale_log2(slice(row - 1, row + 1))
+    jump = after - before
     gap = int(signals.step[row] - signals.step[row - 1])
     fell = jump < 0 and (gap > 1 or signals.skipped[max(0, row - 3) : row].any())
     if not abs(jump) > 1.0 + gap / SHORTEST_INTERVAL or fell:
         return None
     scales = signals.scale[row - 1], signals.scale[row]
+    scale = signals.scale_log2(slice(None))
     first = scale[np.flatnonzero(np.isfinite(scale))[0]]
     text = f"the loss scale jumps from {power_of_two(scales[0])} to {power_of_two(scales[1])}"
-    return Break("scaler_scale", text + (", its initial value" if scale[row] == first else ""))
+    return Break("scaler_scale", text + (", its initial value" if after == first else ""))
 
 
 def _loss_break(signals: Signals, seam: Seam) -> Break | None:

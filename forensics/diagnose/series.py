@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.diagnose.blocks import blocks, first_where
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 MAD_TO_SIGMA = 1.4826
@@ -18,8 +19,18 @@ _ENOUGH = 4096
 
 def runs_of(mask: BoolArray) -> tuple[IntArray, IntArray]:
     """First and last index of each run of True; two arrays of shape (runs,)."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    if len(mask) == 0:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    changes = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    edges = np.concatenate(([0] * bool(mask[0]), changes, [len(mask)] * bool(mask[-1])))
+    edges = edges.astype(np.int64)
     return edges[0::2], edges[1::2] - 1
+
+
+def last_true(mask: BoolArray) -> int:
+    """Index of the last True of a mask; -1 where there is none."""
+    back = int(np.argmax(mask[::-1])) if len(mask) else 0
+    return len(mask) - 1 - back if len(mask) and mask[-1 - back] else -1
 
 
 def episodes(rows: IntArray, gap: int) -> list[tuple[int, int]]:
@@ -118,15 +129,20 @@ def row_medians(windows: NDArray[Any]) -> FloatArray:
 
 def medians_of_five(values: FloatArray) -> FloatArray:
     """Medians of each five finite values, by exchanges: 20 times as fast as sorting each five."""
-    a, b, c, d, e = values[: len(values) // 5 * 5].reshape(-1, 5).T
-    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
-    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
-    return np.asarray(np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), e)))
+    fives = values[: len(values) // 5 * 5].reshape(-1, 5)
+    result = np.empty(len(fives))
+    for at in blocks(len(fives)):
+        a, b, c, d, e = np.ascontiguousarray(fives[at].T)  # side by side, five times as fast
+        low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+        high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+        result[at] = np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), e))
+    return result
 
 
 def block_medians(values: FloatArray, blocks: int) -> FloatArray:
     """Medians of ``blocks`` equal stretches of the finite values, shape (≤ blocks,)."""
-    kept = values[np.isfinite(values)]
+    finite = np.isfinite(values)
+    kept = values if finite.all() else values[finite]
     bounds = block_bounds(len(kept), blocks)
     thin = max(1, len(kept) // (blocks * _ENOUGH))  # a median of 4,096 is known to 2 % of sigma
     return np.array([np.median(kept[a:b:thin]) for a, b in pairwise(bounds.tolist())])
@@ -160,9 +176,9 @@ def significant_digits(values: FloatArray, most: int = 9) -> int:
 
     ``most`` where they have as many or more; 0 where no value is finite and not zero.
     """
-    usable = values[np.isfinite(values) & (values != 0)][:64].tolist()
+    usable = first_where(len(values), lambda at: np.isfinite(values[at]) & (values[at] != 0), 64)
     digits = 0
-    for value in usable:
+    for value in values[usable].tolist():
         digits = max(
             digits, next((d for d in range(1, most) if float(f"{value:.{d}g}") == value), most)
         )

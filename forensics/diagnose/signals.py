@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from forensics.diagnose.blocks import blocks, mapped, mask_where
 from forensics.diagnose.finding import Evidence
+from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.parts import missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
@@ -34,6 +36,7 @@ class Signals:
         self.table = run.steps
         self._matrices: dict[tuple[str, str], ParamMatrix | None] = {}
         self._derived: dict[tuple[object, ...], Any] = {}
+        self._uniform: dict[bool, BoolArray] = {}
 
     # -- the table -------------------------------------------------------------------------
 
@@ -60,7 +63,16 @@ class Signals:
 
     def present(self, name: str) -> BoolArray:
         """Where a column was written; all False where there is none."""
-        return self.table.present(name)
+        mask = self.table.present(name)
+        # A table's mask of a full (or missing) column takes no memory, but numpy reads it ten times
+        # as slowly as a plain one: all such columns share one that is plain.
+        return self._plain(bool(mask[0])) if len(mask) > 1 and mask.strides == (0,) else mask
+
+    def _plain(self, value: bool) -> BoolArray:
+        if value not in self._uniform:
+            self._uniform[value] = np.full(len(self), value)
+            self._uniform[value].flags.writeable = False
+        return self._uniform[value]
 
     def column(self, name: str) -> FloatArray:
         """A column as float64; NaN where absent, all NaN where there is no such column."""
@@ -155,6 +167,11 @@ class Signals:
         return self.column("loss")
 
     @cached_property
+    def finite_loss(self) -> FiniteSeries:
+        """The finite losses."""
+        return FiniteSeries.of(self.loss)
+
+    @cached_property
     def norm(self) -> FloatArray:
         """Global gradient norm before clipping."""
         return self.column("grad_l2_pre_clip")
@@ -194,18 +211,14 @@ class Signals:
         """A norm overflowed though every element was finite (recorded as such)."""
         return self.flag("norm_overflow")
 
-    @cached_property
+    @property
     def skipped_for_loss(self) -> BoolArray:
         """Skipped before backward because the loss was non-finite (as the log says itself)."""
         return self.reason_starts(SKIP_NONFINITE_LOSS)
 
     def reason_starts(self, prefix: str) -> BoolArray:
         """Rows whose skip reason starts so; all False where no reasons are logged."""
-        if "skip_reason" not in self.table:
-            return np.zeros(len(self), dtype=bool)
-        column = self.table.columns["skip_reason"]
-        chosen = np.array([text.startswith(prefix) for text in column.categories], dtype=bool)
-        return np.asarray(chosen[column.values], dtype=bool)
+        return self.derived(_reason_starts, prefix)
 
     def skip_reason(self, row: int) -> str:
         """The skip reason of one row, or the empty text."""
@@ -215,9 +228,12 @@ class Signals:
     # -- log space -------------------------------------------------------------------------
 
     @cached_property
-    def log_norm(self) -> FloatArray:
-        """Natural log of the pre-clip norm; NaN where it is not finite and positive."""
-        return _log(self.norm)
+    def log_norm(self) -> FiniteSeries:
+        """Natural log of the pre-clip norm, where that is finite and positive."""
+        norm = self.norm
+        positive = mask_where(len(norm), lambda at: np.isfinite(norm[at]) & (norm[at] > 0))
+        rows = KeptRows.of(positive)
+        return FiniteSeries(rows, mapped(np.log, rows.of_column(norm)))
 
     # -- precision and scaler ---------------------------------------------------------------
 
@@ -232,8 +248,11 @@ class Signals:
     @cached_property
     def scaler_active(self) -> bool:
         """Was a loss scaler at work: did the scale ever differ from 1?"""
-        finite = self.scale[np.isfinite(self.scale)]
-        return bool(len(finite)) and bool((finite != 1.0).any())
+        scale = self.scale
+        return any(
+            bool((np.isfinite(scale[rows]) & (scale[rows] != 1.0)).any())
+            for rows in blocks(len(scale))
+        )
 
     @cached_property
     def policy(self) -> ScalerPolicy | None:
@@ -241,11 +260,10 @@ class Signals:
         manifest = self.run.manifest
         return manifest.scaler if manifest is not None else None
 
-    @cached_property
-    def scale_log2(self) -> FloatArray:
-        """Base-2 log of the loss scale; NaN where it is not finite and positive."""
-        positive = np.isfinite(self.scale) & (self.scale > 0)
-        return np.log2(np.where(positive, self.scale, np.nan))
+    def scale_log2(self, rows: IntArray | slice) -> FloatArray:
+        """Base-2 log of the loss scale in some rows; NaN where it is not finite and positive."""
+        scale = self.scale[rows]
+        return np.log2(np.where(np.isfinite(scale) & (scale > 0), scale, np.nan))
 
     @cached_property
     def scaling(self) -> Scaling:
@@ -253,6 +271,11 @@ class Signals:
         return read_scaler(self)
 
 
-def _log(values: FloatArray) -> FloatArray:
-    positive = np.isfinite(values) & (values > 0)
-    return np.log(np.where(positive, values, np.nan))
+def _reason_starts(signals: Signals, prefix: str) -> BoolArray:
+    if "skip_reason" not in signals.table:
+        return np.zeros(len(signals), dtype=bool)
+    column = signals.table.columns["skip_reason"]
+    chosen = np.array([text.startswith(prefix) for text in column.categories], dtype=bool)
+    if not chosen.any():
+        return np.zeros(len(signals), dtype=bool)
+    return np.asarray(chosen[column.values], dtype=bool)

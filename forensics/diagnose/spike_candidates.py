@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from forensics.diagnose.baseline import MIN_PAST, WINDOW, Baseline, above_blocks, levels
+from forensics.diagnose.blocks import blocks, moved
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 APART = 8
@@ -40,28 +41,45 @@ def _jumped(values: FloatArray, large: Large, z: float) -> IntArray:
 
     How far is far: ``z`` times the spread of such steps in the 128 (at first up to 128) before.
     """
-    if len(values) <= MIN_PAST + 3:
+    count = len(values) - 3
+    if count <= MIN_PAST:
         return np.empty(0, dtype=np.int64)
-    a, b, c = values[:-3], values[1:-2], values[2:-1]
-    local = np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
-    jump = values[3:] - local
-    found = _far(jump, z)
-    return found[large(values[found + 3], local[found])] + 3
+    far = np.concatenate((_far_at_first(values, count, z), _far_later(values, count, z)))
+    local = _middle(values[far], values[far + 1], values[far + 2])
+    return far[large(values[far + 3], local)] + 3
 
 
-def _far(jump: FloatArray, z: float) -> IntArray:
-    """Indices of jumps that are ``z`` times as large as those before them spread."""
+def _jumps(values: FloatArray, at: slice) -> FloatArray:
+    """How far values are above the median of the three before; ``at`` is where those begin."""
+    three = (values[moved(at, i)] for i in range(3))
+    return np.asarray(values[moved(at, 3)] - _middle(*three))
+
+
+def _middle(a: FloatArray, b: FloatArray, c: FloatArray) -> FloatArray:
+    return np.asarray(np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c)))
+
+
+def _far_at_first(values: FloatArray, count: int, z: float) -> IntArray:
+    """Which of the first 128 jumps are ``z`` times as large as those before them spread."""
+    jump = _jumps(values, slice(0, min(count, WINDOW)))
     padded = np.concatenate((np.full(WINDOW, np.nan), jump[: WINDOW - 1]))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
-    counts = np.arange(MIN_PAST, MIN_PAST + len(windows))
-    head = jump[: MIN_PAST + len(windows)][MIN_PAST:]
-    usual = np.maximum(levels(windows, counts)[1], FLOOR)
-    found = MIN_PAST + np.flatnonzero(head > z * usual[: len(head)])
-    if len(jump) <= WINDOW:
-        return found
-    blocks = jump[: len(jump) // WINDOW * WINDOW].reshape(-1, WINDOW).astype(np.float32)
-    usual = np.maximum(levels(blocks, np.full(len(blocks), WINDOW))[1], FLOOR)
-    return np.concatenate((found, above_blocks(jump, WINDOW, WINDOW, z * usual)))
+    usual = np.maximum(levels(windows, np.arange(MIN_PAST, MIN_PAST + len(windows)))[1], FLOOR)
+    return MIN_PAST + np.flatnonzero(jump[MIN_PAST:] > z * usual[: len(jump) - MIN_PAST])
+
+
+def _far_later(values: FloatArray, count: int, z: float) -> IntArray:
+    """The same of the others; each 128 are held against the 128 before them."""
+    found, usual = [np.empty(0, dtype=np.int64)], np.empty(0)
+    for at in blocks(count):
+        jump = _jumps(values, at)
+        whole = jump[: len(jump) // WINDOW * WINDOW].reshape(-1, WINDOW).astype(np.float32)
+        spread = levels(whole, np.full(len(whole), WINDOW))[1]
+        usual = np.concatenate((usual[-1:], np.maximum(spread, FLOOR)))
+        first = 0 if at.start else WINDOW
+        if len(jump) > first:
+            found.append(above_blocks(jump, first, WINDOW, z * usual) + at.start)
+    return np.concatenate(found)
 
 
 def _early(values: FloatArray) -> BoolArray:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from forensics.diagnose.baseline import WINDOW
+from forensics.diagnose.blocks import mapped, mask_where
+from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.schedule import REACH
 from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.diagnose.signals import Signals
@@ -45,6 +47,8 @@ MEMORISED = 0.05
 """Below this share of its start a loss says little by its jumps: single hard samples tower over
 the many that are known by heart."""
 _UNIT = 0.1
+_LARGEST = 1e300
+"""Losses beyond are taken for it, so that nothing computed from them overflows."""
 _START = 8
 _EARLY = 64
 
@@ -109,16 +113,24 @@ class LossLevel:
         unit: where the one turns into the other: 0.1, or a tenth of the first losses if they are
             all positive and below 1. The rise that matters has the same size.
         start: median size of the first 8 finite losses; NaN where there are none.
-        values: asinh(loss / unit), shape (rows,).
+        series: asinh(loss / unit) of the finite losses that say something.
     """
 
     unit: float
     start: float
-    values: FloatArray
+    series: FiniteSeries
 
     def back(self, values: FloatArray) -> FloatArray:
         """The losses of some values."""
         return np.sinh(values) * self.unit
+
+    def along(self, rows: KeptRows) -> FloatArray:
+        """The series at all finite losses' rows: NaN at those that say nothing."""
+        if len(rows) == len(self.series):
+            return self.series.values
+        values = np.full(len(rows), np.nan)
+        values[rows.before(self.series.rows[:])] = self.series.values
+        return values
 
 
 def loss_level(signals: Signals) -> LossLevel:
@@ -127,14 +139,18 @@ def loss_level(signals: Signals) -> LossLevel:
 
 
 def _loss_level(signals: Signals) -> LossLevel:
-    loss = signals.loss
-    early = loss[np.flatnonzero(np.isfinite(loss))[:_EARLY]]
+    loss = signals.finite_loss
+    early = loss.values[:_EARLY]
     start = float(np.median(np.abs(early[:_START]))) if len(early) else float("nan")
     positive = start > 0 and bool((early > 0).all())
     unit = _UNIT * min(1.0, start) if positive else _UNIT
     # A batch without labels has a loss and a norm of exactly 0: it says nothing about the level.
-    told = np.isfinite(loss) & ~((loss == 0) & (signals.norm == 0))
-    return LossLevel(unit, start, np.arcsinh(np.where(told, loss, np.nan) / unit))
+    silent = mask_where(len(signals), lambda at: (signals.loss[at] == 0) & (signals.norm[at] == 0))
+    told = FiniteSeries.of(np.where(silent, np.nan, signals.loss)) if silent.any() else loss
+    values = mapped(
+        lambda losses: np.arcsinh(np.clip(losses, -_LARGEST, _LARGEST) / unit), told.values
+    )
+    return LossLevel(unit, start, FiniteSeries(told.rows, values))
 
 
 def _bad(signals: Signals) -> BoolArray:
@@ -161,7 +177,7 @@ def loss_spikes(signals: Signals, z: float, share: float, rise: float) -> Spikes
         least = np.maximum(share * np.abs(low), rise * level.unit / _UNIT)
         return np.asarray(high - low > least, dtype=bool)
 
-    spikes = find_spikes(level.values, _bad(signals), large, z)
+    spikes = find_spikes(level.series, _bad(signals), large, z)
     return _kept(spikes, _above_signed(level, spikes, z))
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from forensics.diagnose.baseline import MIN_PAST, Baseline, baseline
+from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.diagnose.spike_candidates import FLOOR, SETTLED, Large, candidates, groups, peaks
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
@@ -66,8 +67,8 @@ class Spikes:
         return len(self.first)
 
     @property
-    def rows(self) -> IntArray:
-        """Rows of the table of the finite values, shape (F,)."""
+    def rows(self) -> KeptRows:
+        """Rows of the table of the finite values, F of them."""
         return self.line.rows
 
     @property
@@ -135,11 +136,11 @@ class Spikes:
         return np.asarray(np.cumsum(edges)[:-1] > 0, dtype=bool)
 
 
-def find_spikes(series: FloatArray, bad: BoolArray, large: Large, z: float) -> Spikes:
+def find_spikes(series: FiniteSeries, bad: BoolArray, large: Large, z: float) -> Spikes:
     """All spikes of a series.
 
     Args:
-        series: shape (rows,), in log space; NaN where there is nothing to judge.
+        series: what there is to judge, in log space.
         bad: shape (rows,): loss or norm was written as NaN or Inf.
         large: which rises are large enough to matter.
         z: robust standard deviations that make a spike.
@@ -228,7 +229,8 @@ def _aftermath(
 
 def _lost(bad: BoolArray, peak_rows: IntArray) -> BoolArray:
     """Is nearly every one of the next 100 rows non-finite?"""
-    total = np.concatenate(([0], np.cumsum(bad)))
+    bad_rows = np.flatnonzero(bad)
     end = np.minimum(len(bad), peak_rows + 1 + AFTERMATH // 2)
     left = end - peak_rows - 1
-    return (left > 0) & (total[end] - total[peak_rows + 1] >= 0.9 * left)
+    count = np.searchsorted(bad_rows, end) - np.searchsorted(bad_rows, peak_rows + 1)
+    return np.asarray((left > 0) & (count >= 0.9 * left), dtype=bool)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.blocks import blocks
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
@@ -128,18 +129,20 @@ def _extent(signals: Signals, kind: str, repairs: list[Repair]) -> tuple[int, in
 
 def _constant(signals: Signals, name: str, thresholds: Thresholds) -> Iterator[Finding]:
     """A column with one finite value in every row."""
-    values = signals.column(name)[signals.present(name)]
-    if len(values) < thresholds.constant_rows or not np.isfinite(values[0]):
+    values, present = signals.column(name), signals.present(name)
+    count = int(np.count_nonzero(present))
+    usual = values[int(np.argmax(present))]
+    if count < thresholds.constant_rows or not np.isfinite(usual):
         return
-    if not bool((values == values[0]).all()):
+    if any((present[at] & (values[at] != usual)).any() for at in blocks(len(values))):
         return
     yield Finding(
         rule="broken-log",
         severity=Severity.INFO,
-        message=f"{name} is {number(float(values[0]))} in all {len(values):,} rows",
+        message=f"{name} is {number(float(usual))} in all {count:,} rows",
         first_step=signals.step_at(0),
         last_step=signals.last_step,
-        evidence=(signals.evidence(name, signals.column(name), [0, len(signals) - 1]),),
+        evidence=(signals.evidence(name, values, [0, len(signals) - 1]),),
         cause="The logger writes a fixed or rounded value, or nothing is being computed.",
         remedy="Log the value itself with all its digits; if it is right, look at what feeds it.",
     )

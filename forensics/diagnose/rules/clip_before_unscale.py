@@ -25,13 +25,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.blocks import mask_where, moved, rows_where
 from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import MAD_TO_SIGMA
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, power_of_two
-from forensics.runlog.steps import FloatArray, IntArray
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 _MOST = 500
 
@@ -58,11 +60,14 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         return
     if not signals.scaler_active:
         return
-    rows = np.flatnonzero(np.isfinite(signals.log_norm) & np.isfinite(signals.scale_log2))
+    usable = mask_where(
+        len(signals), lambda at: _usable(signals.norm[at]) & _usable(signals.scale[at])
+    )
+    rows = KeptRows.of(usable)
     if len(rows) < 2 * thresholds.side:
         return
-    settled = rows[rows >= thresholds.settling]
-    follows = _follows(signals, settled, thresholds)
+    usable[: thresholds.settling] = False
+    follows = _follows(signals, KeptRows.of(usable), thresholds)
     if follows is not None:
         told = (
             f"the gradient norm follows the loss scale over {len(follows.rows)} of its changes "
@@ -80,6 +85,10 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         yield _finding(signals, scaled, told)
 
 
+def _usable(values: FloatArray) -> BoolArray:
+    return np.asarray(np.isfinite(values) & (values > 0), dtype=bool)
+
+
 @dataclass(frozen=True, eq=False)
 class _Follows:
     """Rows after the changes of the scale, and how far the norm moves with it."""
@@ -88,7 +97,7 @@ class _Follows:
     ratio: float
 
 
-def _follows(signals: Signals, rows: IntArray, limits: Thresholds) -> _Follows | None:
+def _follows(signals: Signals, rows: KeptRows, limits: Thresholds) -> _Follows | None:
     """Does the norm move with the scale, surely and in both directions?
 
     A burst of large gradients moves both down together, but not up.
@@ -98,6 +107,10 @@ def _follows(signals: Signals, rows: IntArray, limits: Thresholds) -> _Follows |
     changed, step, ratio, variance = _changes(signals, rows, limits.side)
     if len(changed) < limits.changes:
         return None
+    near, _ = _weighted(ratio, variance)
+    if not limits.low - 0.01 <= near <= limits.high + 0.01:
+        return None  # the noise, a median of all rows, weighs all changes alike: it saves nothing
+    variance *= _noise(signals, rows) ** 2
     middle, error = _weighted(ratio, variance)
     either = [_weighted(ratio[d], variance[d])[0] for d in (step > 0, step < 0) if d.any()]
     low, high = 0.8 * limits.low, 1.25 * limits.high
@@ -114,40 +127,51 @@ def _weighted(ratio: FloatArray, variance: FloatArray) -> tuple[float, float]:
 
 
 def _changes(
-    signals: Signals, rows: IntArray, side: int
+    signals: Signals, rows: KeptRows, side: int
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
     """Each change of the scale: row after it, octaves, Δlog2 norm ÷ octaves, variance of that.
 
-    From the medians of up to ``side`` norms on each side, within the stretches of one scale.
+    From the medians of up to ``side`` norms on each side, within the stretches of one scale. The
+    variance is that of norms whose noise is 1 octave.
     """
-    scale = signals.scale_log2[rows]
-    norm = signals.log_norm[rows] / np.log(2)
-    cuts = np.flatnonzero(np.abs(np.diff(scale)) > 1e-3)[:_MOST] + 1
+    scale = rows.of_column(signals.scale)
+    edges = rows_where(len(rows) - 1, lambda at: scale[moved(at, 1)] != scale[at]) + 1
+    octaves = np.log2(scale[edges]) - np.log2(scale[edges - 1])
+    moves = np.abs(octaves) > 1e-3
+    cuts, step = edges[moves][:_MOST], octaves[moves][:_MOST]
     bounds = np.concatenate(([0], cuts, [len(rows)]))
     start, middle, end = bounds[:-2], bounds[1:-1], bounds[2:]
     before = np.minimum(middle - start, side)
     after = np.minimum(end - middle, side)
-    low = np.array([np.median(norm[m - n : m]) for m, n in zip(middle, before, strict=True)])
-    high = np.array([np.median(norm[m : m + n]) for m, n in zip(middle, after, strict=True)])
-    step = scale[middle] - scale[middle - 1] if len(middle) else np.empty(0)
-    noise = MAD_TO_SIGMA * float(np.median(np.abs(np.diff(norm)))) / np.sqrt(2)
-    variance = (1.25 * max(noise, 1e-3) / step) ** 2 * (1 / before + 1 / after)
+
+    def level(first: int, end: int) -> float:
+        return float(np.median(np.log(signals.norm[rows[first:end]]) / np.log(2)))
+
+    low = np.array([level(m - n, m) for m, n in zip(middle, before, strict=True)])
+    high = np.array([level(m, m + n) for m, n in zip(middle, after, strict=True)])
+    variance = (1.25 / step) ** 2 * (1 / before + 1 / after)
     return rows[middle], step, (high - low) / step if len(step) else step, variance
 
 
-def _threshold_rows(signals: Signals, rows: IntArray) -> IntArray:
+def _noise(signals: Signals, rows: KeptRows) -> float:
+    """Standard deviation of the norms from row to row, robust, in octaves; at least 0.001."""
+    norm = np.log(rows.of_column(signals.norm)) / np.log(2)
+    return max(MAD_TO_SIGMA * float(np.median(np.abs(np.diff(norm)))) / float(np.sqrt(2)), 1e-3)
+
+
+def _threshold_rows(signals: Signals, rows: KeptRows) -> IntArray:
     """Rows whose norm after the clip is the stated threshold ÷ scale, if most of them are."""
     clip = clip_of(signals)
     if not clip.stated:
         return rows[:0]
-    scale, post = signals.scale[rows], signals.post_norm[rows]
+    scale, post = rows.of_column(signals.scale), rows.of_column(signals.post_norm)
     known = np.isfinite(post) & (scale > 2)
     hit = known & (np.abs(post * scale - clip.threshold) <= 0.01 * clip.threshold)
-    return rows[hit] if hit.sum() >= 0.5 * max(int(known.sum()), 1) else rows[:0]
+    return rows[np.flatnonzero(hit)] if hit.sum() >= 0.5 * max(int(known.sum()), 1) else rows[:0]
 
 
 def _finding(
-    signals: Signals, rows: IntArray, told: str, around: IntArray | None = None
+    signals: Signals, rows: IntArray | KeptRows, told: str, around: IntArray | None = None
 ) -> Finding:
     first = int(rows[0])
     shown = rows[:6] if around is None else np.unique(np.concatenate((around[:5] - 1, around[:5])))

@@ -25,14 +25,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.diagnose.clipping import clip_of, every_step, quantiles
+from forensics.diagnose.clipping import clip_of, clipped_rows, every_step, quantiles
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import NO_GAIN, never_learned
 from forensics.diagnose.loss_rise import RISE, find_rise
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
-from forensics.runlog.steps import IntArray
+from forensics.runlog.steps import BoolArray
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,24 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",), parts=("clip",))
 def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding, over all such windows."""
-    rows = every_step(signals, thresholds.window, thresholds.share)
-    if len(rows) == 0:
+    inside = every_step(signals, thresholds.window, thresholds.share)
+    rows = clipped_rows(signals, inside)
+    if rows.count == 0:
         return
     clip = clip_of(signals)
-    share = float(clip.clipped[rows].mean())
-    first, last = signals.step_at(int(rows[0])), signals.step_at(int(rows[-1]))
-    beside = _trouble(signals, rows)
+    first, last = signals.step_at(rows.first), signals.step_at(rows.last)
+    beside = _trouble(signals, inside)
     limit = clip.threshold if clip.constant else None
     yield Finding(
         rule="clipping-every-step",
         severity=Severity.WARNING if beside else Severity.INFO,
         message=(
-            f"{percent(share)} of {len(rows):,} steps between {first:,} and {last:,} are "
+            f"{percent(rows.share)} of {rows.count:,} steps between {first:,} and {last:,} are "
             f"clipped{_at(signals)}{quantiles(signals)}{beside}"
         ),
         first_step=first,
         last_step=last,
-        evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, rows[:12], limit),),
+        evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, list(rows.head), limit),),
         cause=(
             "Normal in fine-tuning and reinforcement learning. Elsewhere a loss that is summed "
             "instead of averaged, or accumulation that does not divide it."
@@ -82,14 +82,14 @@ def _at(signals: Signals) -> str:
     return f" at {number(clip.threshold)}" + ("" if clip.stated else " (read from the norms)")
 
 
-def _trouble(signals: Signals, rows: IntArray) -> str:
+def _trouble(signals: Signals, inside: BoolArray) -> str:
     """What goes wrong where every step is clipped, as a clause; empty where nothing does.
 
     A rise counts where every step was clipped before it too: afterwards it is the rise's doing.
     """
     rise = signals.derived(find_rise, *RISE)
     if rise is not None and not rise.falling and not rise.sudden and rise.share > 0.25:
-        around = np.searchsorted(rows, [rise.first - 300, rise.first, len(signals)])
-        if around[1] - around[0] >= 270 and around[2] - around[1] >= 300:
+        before = int(np.count_nonzero(inside[max(rise.first - 300, 0) : rise.first]))
+        if before >= 270 and int(np.count_nonzero(inside[rise.first :])) >= 300:
             return f", while the loss rises for good since step {signals.step_at(rise.first):,}"
     return ", while the loss never fell" if signals.derived(never_learned, *NO_GAIN) else ""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from forensics.diagnose.clipping import clip_of, often, quantiles
+from forensics.diagnose.clipping import clip_of, clipped_rows, often, quantiles
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
@@ -41,24 +41,25 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",), parts=("clip",))
 def clipping_frequent(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding, over all such windows."""
-    rows = often(signals, thresholds.window, thresholds.share, thresholds.nearly_all)
-    if len(rows) == 0:
+    rows = clipped_rows(
+        signals, often(signals, thresholds.window, thresholds.share, thresholds.nearly_all)
+    )
+    if rows.count == 0:
         return
     clip = clip_of(signals)
-    share = float(clip.clipped[rows].mean())
     limit = clip.threshold if clip.constant else None
-    first, last = signals.step_at(int(rows[0])), signals.step_at(int(rows[-1]))
+    first, last = signals.step_at(rows.first), signals.step_at(rows.last)
     at = f" at {number(clip.threshold)}" if clip.constant else ""
     yield Finding(
         rule="clipping-frequent",
         severity=Severity.INFO,
         message=(
-            f"{percent(share)} of {len(rows):,} steps between {first:,} and {last:,} are "
+            f"{percent(rows.share)} of {rows.count:,} steps between {first:,} and {last:,} are "
             f"clipped{at}{quantiles(signals)}"
         ),
         first_step=first,
         last_step=last,
-        evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, rows[:12], limit),),
+        evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, list(rows.head), limit),),
         cause="Gradients whose noise reaches the threshold now and then, as in most recipes.",
         remedy="Nothing to do while the loss falls; the quantiles are facts, not a threshold.",
     )

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.blocks import mask_where
 from forensics.diagnose.clipping import Clip, clip_of
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
@@ -49,13 +50,18 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
     clip = clip_of(signals)
     norm, post = signals.norm, signals.post_norm
     usable = np.isfinite(norm) & np.isfinite(post) & ~signals.skipped & ~signals.norm_overflowed
-    above_before = usable & (post > (1 + thresholds.slack) * norm) & (post > 0)
+    above_before = mask_where(
+        len(norm),
+        lambda at: usable[at] & (post[at] > (1 + thresholds.slack) * norm[at]) & (post[at] > 0),
+    )
     above_limit = np.zeros(len(norm), dtype=bool)
     asked = usable
     if clip.constant:
         asked = usable & (norm > (1 + thresholds.slack) * clip.threshold)
         above_limit = asked & (post > (1 + thresholds.slack) * clip.threshold)
     wrong = above_limit | above_before
+    if np.count_nonzero(wrong) < thresholds.least:
+        return
     # Counted as they come: steps that are right later do not take back those that were wrong.
     count, of = np.cumsum(wrong), np.cumsum(asked | wrong)
     if not ((count >= thresholds.least) & (count >= thresholds.share * of)).any():

@@ -24,6 +24,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.series import last_true
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import percent, steps
 from forensics.runlog.steps import BoolArray
@@ -44,8 +45,7 @@ def dead_run(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     )
     bad = signals.loss_bad | signals.norm_bad
     dead = bad | signals.skipped
-    alive = np.flatnonzero(written & ~dead)
-    start = int(alive[-1]) + 1 if len(alive) else 0
+    start = last_true(written & ~dead) + 1
     tail = start + np.flatnonzero(dead[start:])
     if len(tail) < thresholds.least or _is_routine(signals, start, bad, len(tail)):
         return

@@ -25,13 +25,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from forensics.diagnose.blocks import blocks, first_where
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median, medians_of_five, runs_of, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
 from forensics.diagnose.zero_loss import switched_off
-from forensics.runlog.steps import FloatArray, IntArray
+from forensics.runlog.steps import FloatArray
 
 SIZE = 5
 """Norms in a block: one or two zeros among them say nothing."""
@@ -87,13 +89,16 @@ def gradient_vanishing(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
 
 
 def _episodes(signals: Signals, limits: Thresholds, off: int | None) -> list[_Episode]:
-    rows = np.flatnonzero(np.isfinite(signals.norm))
-    norm = signals.norm[rows]
-    positive = norm[: limits.early]
-    early = median(positive[positive > 0])
-    blocks = medians_of_five(norm)
+    norms = signals.norm
+    head = norms[first_where(len(norms), lambda at: np.isfinite(norms[at]), limits.early)]
+    early = median(head[head > 0])
     limit = max(limits.least, limits.share * early) if np.isfinite(early) else limits.least
-    first, last = runs_of(blocks < limit)
+    if not any((norms[at] < limit).any() for at in blocks(len(norms))):
+        return []
+    series = FiniteSeries.of(norms)
+    rows, norm = series.rows, series.values
+    fives = medians_of_five(norm)
+    first, last = runs_of(fives < limit)
     # Early in a log three eighths of it are enough; what comes later changes nothing about that.
     enough = np.clip(limits.part * (last + 1), 3, limits.rows // SIZE)
     if off is not None:  # two witnesses need less time than one
@@ -105,7 +110,7 @@ def _episodes(signals: Signals, limits: Thresholds, off: int | None) -> list[_Ep
 
 
 def _episode(
-    rows: IntArray, norm: FloatArray, limit: float, early: float, start: int, end: int
+    rows: KeptRows, norm: FloatArray, limit: float, early: float, start: int, end: int
 ) -> _Episode:
     """The exact ends of the stretch that the blocks found."""
     high = np.flatnonzero(norm[: start + SIZE + SIZE // 2] >= limit)

@@ -20,13 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_rise import RISE, find_rise
 from forensics.diagnose.norm_growth import GROWTH, find_growth, is_harmful
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import warmup_rows
+from forensics.diagnose.series import last_true
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import (
     LOSS_SPIKE,
@@ -95,8 +94,7 @@ def _troubles(signals: Signals) -> list[tuple[int, str]]:
         if len(first):
             found.append((int(first[0]), f"the {name} jumps and does not come back"))
     bad = signals.loss_bad | signals.norm_bad
-    good = np.flatnonzero(~bad & (signals.present("loss") | signals.present("grad_l2_pre_clip")))
-    start = int(good[-1]) + 1 if len(good) else 0
+    start = 1 + last_true(~bad & (signals.present("loss") | signals.present("grad_l2_pre_clip")))
     if bad[start:].sum() > 1:
         found.append((start, "loss or gradient becomes non-finite for good"))
     return found

@@ -239,13 +239,15 @@ def _skip_finding(signals: Signals, first: IntArray, last: IntArray, limits: Thr
 def _never_moves(signals: Signals) -> Iterator[Finding]:
     manifest = signals.run.manifest
     name = "" if manifest is None else str(manifest.schedule.get("name", ""))
-    # A scheduler rightly stands still on skipped steps.
-    rate = signals.lr[np.isfinite(signals.lr) & ~signals.skipped]
     warm = 0 if manifest is None else int(manifest.schedule.get("warmup_steps") or 0)
     flat = manifest is not None and manifest.schedule.get("min_lr_ratio") == 1
     stands = not name or any(word in name.lower() for word in STANDING)
     moving = not (stands or flat) or warm > 1
-    if not moving or len(rate) < max(100, warm // 4) or np.ptp(rate) > 0 or rate[0] == 0:
+    if not moving:
+        return
+    # A scheduler rightly stands still on skipped steps.
+    rate = signals.lr[np.isfinite(signals.lr) & ~signals.skipped]
+    if len(rate) < max(100, warm // 4) or np.ptp(rate) > 0 or rate[0] == 0:
         return
     yield _finding(
         signals,

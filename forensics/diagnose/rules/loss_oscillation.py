@@ -55,11 +55,11 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("loss",))
 def loss_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode."""
-    rows = np.flatnonzero(np.isfinite(signals.loss))
+    rows, loss = signals.finite_loss.rows, signals.finite_loss.values
     size = min(thresholds.window, len(rows))
     if size < thresholds.least:
         return
-    blocks = signals.loss[rows[: len(rows) // size * size]].reshape(-1, size)
+    blocks = loss[: len(loss) // size * size].reshape(-1, size)
     likely = _turns_often(blocks)
     correlation, swing, level = np.zeros((3, len(blocks)))
     correlation[likely], swing[likely], level[likely] = _swings(blocks[likely])
@@ -68,7 +68,7 @@ def loss_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     found = _alternates(blocks, found)
     for a, b in episodes(np.flatnonzero(found), thresholds.gap)[: thresholds.told]:
         if not _falls(blocks[a : b + 1], thresholds.fall, float(swing[a : b + 1].max())):
-            first, last = _ends(signals.loss[rows], a * size, (b + 1) * size, size)
+            first, last = _ends(loss, a * size, (b + 1) * size, size)
             rho = float(np.median(correlation[a : b + 1]))
             where = rows[first : last + 1]
             yield _finding(signals, where, rho, float(swing[a]), float(level[a]))

@@ -56,7 +56,7 @@ class Thresholds:
 def loss_scale_collapse(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of collapse."""
     scaling = signals.scaling
-    if not scaling.active or len(scaling.rows) == 0:
+    if not scaling.active or len(scaling.scales) == 0:
         return
     floor_rows = _skips_at_floor(signals, thresholds.at_floor)
     rows = merged(_collapsing(scaling, thresholds.octaves), floor_rows)
@@ -101,7 +101,7 @@ def _skips_at_floor(signals: Signals, least: int) -> IntArray:
     """Rows of skips at which the scale is at its floor and stays, several in 1,000 steps."""
     scaling = signals.scaling
     skips = np.flatnonzero(signals.skipped)
-    at = skips[signals.scale_log2[skips] <= _floor(scaling)]
+    at = skips[signals.scale_log2(skips) <= _floor(scaling)]
     stuck = at[~np.isin(at, scaling.falls.rows)]
     enough = stuck[scaling.in_window(stuck) >= least]
     if len(enough) == 0:
@@ -148,18 +148,16 @@ def _slow_start(scaling: Scaling, step: IntArray, row: int, last: int) -> int:
         at, top = before, higher
     grown = scaling.growths.rows[scaling.growths.rows < row]
     lost = top - _highest(scaling, int(grown[-1]) + 1 if len(grown) else begin, row)
-    ahead = (scaling.rows >= row) & (scaling.rows <= last + 1)
-    lowest = float(scaling.log2[ahead].min(initial=np.inf))
+    lowest = float(scaling.scales.within(row, last + 1).log2.min(initial=np.inf))
     if lost < SAWTOOTH or lost < LARGE_PART * (top - lowest):
         return row
-    inside = (scaling.rows >= at) & (scaling.rows < row) & (scaling.log2 >= top - 0.5)
-    return int(scaling.rows[inside][-1])
+    inside = scaling.scales.within(at, row - 1)
+    return int(inside.last[inside.log2 >= top - 0.5][-1])
 
 
 def _highest(scaling: Scaling, first: int, last: int) -> float:
     """The highest scale (log2) logged in some rows; -inf where there is none."""
-    low, high = np.searchsorted(scaling.rows, (first, last + 1))
-    return float(scaling.log2[low:high].max(initial=-np.inf))
+    return float(scaling.scales.within(first, last).log2.max(initial=-np.inf))
 
 
 def _descent_start(scaling: Scaling, step: IntArray, row: int, quiet: float) -> int:
@@ -183,10 +181,9 @@ def _finding(signals: Signals, start: int, last: int, at_floor: int) -> Finding:
     scaling = signals.scaling
     later = scaling.growths.rows[scaling.growths.rows > last]
     end = int(later[0]) if len(later) else len(signals) - 1
-    near = (scaling.rows >= start) & (scaling.rows <= end)
-    rows, log2 = scaling.rows[near], scaling.log2[near]
+    rows, log2 = scaling.scales.within(start, end).spelled_out()
     if len(rows) == 0:
-        rows, log2 = scaling.rows[-1:], scaling.log2[-1:]
+        rows, log2 = scaling.scales.last[-1:], scaling.scales.log2[-1:]
     lowest = float(log2.min())
     poison = rows[log2 <= POISON_LOG2]
     return Finding(

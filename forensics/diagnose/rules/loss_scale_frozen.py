@@ -115,7 +115,7 @@ def _stuck(signals: Signals, thresholds: Thresholds) -> IntArray:
     skips = np.flatnonzero(signals.skipped & ~signals.reason_starts(SKIP_OTHER))
     fell = _fell_around(signals, skips)
     floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
-    above = signals.scale_log2[skips] > floor
+    above = signals.scale_log2(skips) > floor
     stuck = skips[above & ~fell]
     if len(stuck) == 0:
         return stuck
@@ -135,12 +135,11 @@ def _fell_around(signals: Signals, skips: IntArray) -> BoolArray:
     From the row before to the row after, so that it holds whether the scale is logged before or
     after ``update()`` and for logs that leave steps out.
     """
-    scaling = signals.scaling
-    last = len(scaling.rows) - 1
-    before = np.maximum(np.searchsorted(scaling.rows, skips) - 1, 0)
-    after = np.searchsorted(scaling.rows, skips, side="right")
-    unseen = after > last
-    fell = scaling.log2[np.minimum(after, last)] < scaling.log2[before]
+    scales = signals.scaling.scales
+    if len(scales) == 0:
+        return np.ones(len(skips), dtype=bool)
+    unseen = skips >= scales.last[-1]
+    fell = scales.since(skips + 1) < scales.at(skips - 1)
     return np.asarray(fell | unseen, dtype=bool)
 
 

@@ -165,7 +165,7 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
     falls = scaling.falls.where(
         (scaling.falls.rows >= episode.first) & (scaling.falls.rows <= episode.last)
     )
-    near = scaling.log2[(scaling.rows >= episode.first) & (scaling.rows <= episode.last)]
+    near = scaling.scales.within(episode.first, episode.last).log2
     low, high = power_of_two(2.0 ** float(near.min())), power_of_two(2.0 ** float(near.max()))
     rate = len(falls) / max(last - first + 1, 1)
     interval = f", growth interval {scaling.interval:,}" if scaling.interval is not None else ""

@@ -157,7 +157,7 @@ def _jumps_up(signals: Signals) -> Moves:
 def _jumps_down(scaling: Scaling) -> Moves:
     """Moves far down in one step, to the scale that the log starts with."""
     falls = scaling.falls
-    start = scaling.log2[0] if len(scaling.log2) else np.nan
+    start = scaling.scales.log2[0] if len(scaling.scales) else np.nan
     return falls.where(falls.adjacent & (falls.octaves > 2.5) & (falls.to_log2 == start))
 
 
@@ -181,8 +181,8 @@ def _skipped_without_fall(signals: Signals, thresholds: Thresholds) -> IntArray:
     if not signals.skipped[falls].any():
         return falls[:0]
     floor = np.log2(scaling.floor) if scaling.floor > 0 else 0.0
-    calls = signals.skipped & ~spared(signals) & (signals.scale_log2 > floor)
-    skips = np.flatnonzero(calls)
+    skips = np.flatnonzero(signals.skipped & ~spared(signals))
+    skips = skips[signals.scale_log2(skips) > floor]
     skips = skips[_has_neighbour(signals, skips)]
     stays = skips[~np.isin(skips, falls)]
     if scaling.hysteresis is None:

@@ -67,11 +67,13 @@ def loss_scale_runaway(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
 def _runaway(signals: Signals, thresholds: Thresholds) -> BoolArray:
     """Rows with a huge, grown scale that nothing stops, shape (rows,)."""
     scaling = signals.scaling
-    grown = np.zeros(len(signals), dtype=bool)
+    nowhere = np.zeros(len(signals), dtype=bool)
     if not scaling.active or len(scaling.growths) == 0:
-        return grown
-    start = float(scaling.log2[0])
-    grown[:] = signals.scale_log2 > max(start, thresholds.scale_log2 - 1)
+        return nowhere
+    least = max(float(scaling.scales.log2[0]), thresholds.scale_log2 - 1)
+    if scaling.scales.log2.max() <= least:
+        return nowhere
+    grown = signals.scale_log2(slice(None)) > least
     without = _without_gradient(signals, thresholds)
     return np.asarray(grown & (without | _beyond(signals, thresholds)), dtype=bool)
 
@@ -81,8 +83,9 @@ def _beyond(signals: Signals, thresholds: Thresholds) -> BoolArray:
     if signals.precision != "fp16":
         return np.zeros(len(signals), dtype=bool)
     norm_log2 = np.log2(np.where(signals.norm > 0, signals.norm, np.nan))
-    scaled = norm_log2 + signals.scale_log2
-    unscaled = signals.scale_log2 - norm_log2 > thresholds.apart_log2
+    scale_log2 = signals.scale_log2(slice(None))
+    scaled = norm_log2 + scale_log2
+    unscaled = scale_log2 - norm_log2 > thresholds.apart_log2
     finite = np.isfinite(signals.norm)
     return np.asarray(finite & unscaled & (scaled > thresholds.beyond_log2), dtype=bool)
 
@@ -99,7 +102,7 @@ def _without_gradient(signals: Signals, thresholds: Thresholds) -> BoolArray:
 def _finding(signals: Signals, episode: Episode) -> Finding:
     first, last = signals.step_at(episode.first), signals.step_at(episode.last)
     top = float(np.nanmax(signals.scale[episode.first : episode.last + 1]))
-    start = 2.0 ** float(signals.scaling.log2[0])
+    start = 2.0 ** float(signals.scaling.scales.log2[0])
     norm = number(float(signals.norm[episode.first]))
     return Finding(
         rule="loss-scale-runaway",
@@ -122,7 +125,7 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
 def _unseen(signals: Signals, episode: Episode) -> Finding:
     """Gradients of ordinary size under a scale at which every one of them must overflow."""
     first = signals.step_at(episode.first)
-    start = 2.0 ** float(signals.scaling.log2[0])
+    start = 2.0 ** float(signals.scaling.scales.log2[0])
     stretch = slice(episode.first, episode.last + 1)
     falls = signals.scaling.falls.rows
     stopped = bool(((falls >= episode.first) & (falls <= episode.last)).any())

@@ -133,6 +133,8 @@ def _long(mask: BoolArray, least: int) -> BoolArray:
     """Only the runs of at least so many rows."""
     first, last = runs_of(mask)
     kept = last - first + 1 >= least
+    if not kept.any():
+        return np.zeros(len(mask), dtype=bool)
     change = np.zeros(len(mask) + 1, dtype=np.int64)
     change[first[kept]] = 1
     change[last[kept] + 1] = -1

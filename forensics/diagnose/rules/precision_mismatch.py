@@ -57,7 +57,7 @@ def precision_mismatch(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
 def _needless_scaler(signals: Signals, precision: str) -> Finding:
     scaling = signals.scaling
     moves = np.sort(np.concatenate((scaling.falls.rows, scaling.growths.rows)))
-    low, high = (power_of_two(2.0 ** float(f(scaling.log2))) for f in (np.min, np.max))
+    low, high = (power_of_two(2.0 ** float(f(scaling.scales.log2))) for f in (np.min, np.max))
     return Finding(
         rule="precision-mismatch",
         severity=Severity.WARNING,

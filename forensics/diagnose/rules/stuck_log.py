@@ -70,6 +70,8 @@ def _repeats(signals: Signals) -> BoolArray:
     loss, norm = signals.loss, signals.norm
     same = np.zeros(len(loss), dtype=bool)
     same[1:] = (loss[1:] == loss[:-1]) & (norm[1:] == norm[:-1])
+    if not same.any():
+        return same
     same &= np.isfinite(loss) & np.isfinite(norm) & (norm != 0) & (loss != 0)
     return np.asarray(same & ~signals.skipped & ~(signals.lr == 0), dtype=bool)
 

@@ -56,7 +56,7 @@ def test_what_is_written_is_read_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_key_of_the_contract_is_there(name: str) -> None:
-    assert CONTRACT <= flat_fields(SAMPLES[name]()).keys()
+    assert flat_fields(SAMPLES[name]()).keys() >= CONTRACT
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forensics.diagnose.scaler_reading import spared
 from forensics.diagnose.scaling import DEFAULT_INTERVAL
@@ -170,9 +173,25 @@ def test_losses_and_guards_are_spared() -> None:
 
 def test_a_scale_of_zero_a_placeholder_and_an_infinite_one() -> None:
     scale = np.array([8.0, 0.0, -1.0, INF, NAN, 2.0])
-    scaling = run_of(calm(6, scaler_scale=scale)).scaling
-    assert scaling.rows.tolist() == [0, 1, 5]
-    assert scaling.log2.tolist() == [3.0, -150.0, 1.0]
+    rows, log2 = run_of(calm(6, scaler_scale=scale)).scaling.scales.spelled_out()
+    assert rows.tolist() == [0, 1, 5]
+    assert log2.tolist() == [3.0, -150.0, 1.0]
+
+
+@given(st.lists(st.sampled_from([1.0, 2.0, 8.0, NAN, -1.0]), min_size=1, max_size=30))
+def test_the_scale_in_stretches_says_what_the_column_says(column: list[float]) -> None:
+    scales = run_of(calm(len(column), scaler_scale=np.array(column))).scaling.scales
+    usable = [row for row, scale in enumerate(column) if scale > 0]
+    rows, log2 = scales.spelled_out()
+    assert rows.tolist() == usable
+    assert log2.tolist() == [math.log2(column[row]) for row in usable]
+    for row in range(-1, len(column) + 1) if usable else ():
+        before = max((r for r in usable if r <= row), default=usable[0])
+        after = min((r for r in usable if r >= row), default=usable[-1])
+        assert scales.at(np.array([row]))[0] == math.log2(column[before])
+        assert scales.since(np.array([row]))[0] == math.log2(column[after])
+        inside = scales.within(row, row + 3)
+        assert inside.spelled_out()[0].tolist() == [r for r in usable if row <= r <= row + 3]
 
 
 def test_octaves_are_net_of_growth() -> None:

@@ -1,0 +1,70 @@
+"""Percentiles of a long series, exactly and without a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from forensics.diagnose.blocks import blocks
+from forensics.runlog.steps import FloatArray
+
+_SAMPLE = 8192
+_SIGMAS = 6.0
+"""Standard errors of the sample's ranks that a bracket reaches to either side."""
+
+
+def finite_percentiles(values: FloatArray, percents: Sequence[float]) -> list[float] | None:
+    """Percentiles of the finite values, as ``np.percentile`` gives them; None for fewer than 20.
+
+    A sorted sample brackets each percentile; only what lies within a bracket is gathered and
+    partitioned. Where a bracket misses, all is.
+    """
+    count = sum(int(np.count_nonzero(np.isfinite(piece))) for piece in _pieces(values))
+    if count < 20:
+        return None
+    thinned = values[:: max(1, len(values) // _SAMPLE)]
+    sample = np.sort(thinned[np.isfinite(thinned)])
+    return [_percentile(values, count, percent, sample) for percent in percents]
+
+
+def _pieces(values: FloatArray) -> Iterator[FloatArray]:
+    return (values[rows] for rows in blocks(len(values)))
+
+
+def _percentile(values: FloatArray, count: int, percent: float, sample: FloatArray) -> float:
+    place = (count - 1) * (percent / 100)
+    low = int(place)
+    high = min(low + 1, count - 1)
+    a, b = _in_order(values, low, high, *_bracket(sample, percent / 100))
+    share = place - low
+    return a + (b - a) * share if share < 0.5 else b - (b - a) * (1 - share)
+
+
+def _bracket(sample: FloatArray, rank: float) -> tuple[float, float]:
+    """Values between which the value of this rank lies almost surely."""
+    size = len(sample)
+    if size == 0:
+        return -np.inf, np.inf
+    slack = _SIGMAS * np.sqrt(size * rank * (1 - rank)) + _SIGMAS
+    low, high = int(size * rank - slack), int(size * rank + slack)
+    return (
+        float(sample[low]) if low >= 0 else -np.inf,
+        float(sample[high]) if high < size else np.inf,
+    )
+
+
+def _in_order(
+    values: FloatArray, low: int, high: int, least: float, most: float
+) -> tuple[float, float]:
+    """The finite values of two ranks, looked for between ``least`` and ``most``."""
+    below, inside = 0, []
+    for piece in _pieces(values):
+        under = piece < least
+        below += int(np.count_nonzero(under & np.isfinite(piece)))
+        inside.append(piece[np.isfinite(piece) & ~under & (piece <= most)])
+    near = np.concatenate(inside)
+    if not below <= low <= high < below + len(near):
+        return _in_order(values, low, high, -np.inf, np.inf)
+    near.partition((low - below, high - below))
+    return float(near[low - below]), float(near[high - below])
