@@ -24,6 +24,7 @@ OnStep = Callable[[int], None]
 
 WAYPOINT_SHARE = 0.02
 """Share of the time that waypoints may take: detection may cost 1.05 of plain training."""
+_SHOWN_BY_THE_ROW = ("lr", "scale", "state:schedulers", "state:scaler")
 _WARM_UP = 16
 """Steps before the first waypoint, so that its cost is held against something."""
 _FINER = 8
@@ -145,7 +146,11 @@ class Detector:
         return _End(hit=last.step, exact=exact)
 
     def _bad_state(self) -> tuple[str, ...]:
-        return self.session.bad_state() if self.deep else ()
+        """What is bad in the state; a rate or a scale is bad in the step that uses it: its row."""
+        if not self.deep:
+            return ()
+        bad = self.session.bad_state()
+        return tuple(name for name in bad if not name.startswith(_SHOWN_BY_THE_ROW))
 
     def _compare(self, passage: Passage, replayed: ReplayedStep) -> None:
         passage.last = replayed.step

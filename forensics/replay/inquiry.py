@@ -7,7 +7,7 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from forensics.diagnose.bisection_result import (
     Departure,
     FaultKind,
     Origin,
+    Persistence,
 )
 from forensics.diagnose.wording import steps as step_count
 from forensics.replay.bad import BadPredicate
@@ -25,7 +26,7 @@ from forensics.replay.detection import Detector, Passage
 from forensics.replay.location import Range, stand_before, stretch
 from forensics.replay.narrowing import Suspicion, narrow
 from forensics.replay.proof import Proof
-from forensics.replay.row_judge import RowJudge, row_judge
+from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
 from forensics.replay.start_states import StateSearch, search_states
 from forensics.replay.step_forensics import examine_step
@@ -50,6 +51,10 @@ class Options:
     device: str | None
     capsule: Path | None
     progress: Progress
+
+
+EARLIER_STARTS = 2
+"""Earlier states that are tried where a fault does not come back from the newest one."""
 
 
 class Inquiry:
@@ -77,7 +82,7 @@ class Inquiry:
             from_step=options.from_step,
             until_step=options.until_step,
         )
-        self.judge = row_judge(self.run, options.predicate)
+        self.judge = RowJudge(options.predicate, self.suspicion.strict)
         try:
             with open_session(
                 self.run,
@@ -106,7 +111,7 @@ class Inquiry:
             self._silent(session)
             return
         self.found["reason"] = self._went_by()
-        passage = self._replay(session, wanted)
+        passage = self._replay_from_earlier(session, wanted, self._replay(session, wanted))
         if passage.bad is not None and passage.before is not None:
             self._located(session, passage)
         else:
@@ -162,6 +167,26 @@ class Inquiry:
         self.detector = stand_before(session, wanted, self.judge, on_step)
         passage = self.detector.run(wanted.until, marks=wanted.marks)
         self._take(passage)
+        return passage
+
+    def _replay_from_earlier(self, session: Session, wanted: Range, first: Passage) -> Passage:
+        """Once more from earlier states where the fault does not come back: a state may lack it.
+
+        What is between two states (gradients that a loop keeps, how far a scaler is) is in none.
+        """
+        passage = first
+        for _ in range(EARLIER_STARTS):
+            gone = passage.departure
+            at_once = gone is None or gone.step == passage.first
+            if passage.bad is not None or passage.first == 0 or not at_once:
+                break
+            earlier = self._replay(session, replace(wanted, start=passage.first - 1))
+            if earlier.bad is not None:
+                self.notes.append(
+                    f"from the saved state of step {passage.first:,} it does not come back: "
+                    "that state lacks what the fault depends on"
+                )
+            passage = earlier
         return passage
 
     def _take(self, passage: Passage) -> None:
@@ -230,6 +255,7 @@ class Inquiry:
             status=BisectStatus.LOCATED,
             reproduces=False,
             replays=1,
+            persistence=Persistence.TRANSIENT,
             first_bad_step=recorded if gone is None else min(gone.step, recorded),
         )
         self.found["root_step"] = self.found["first_bad_step"]

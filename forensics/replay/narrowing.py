@@ -32,6 +32,20 @@ _GROWTHS = frozenset(
     }
 )
 """Rules whose finding says that something grew, or was too large, before it overflowed."""
+_ABOUT_THE_SCALER = frozenset(
+    {
+        "loss-scale-policy-broken",
+        "loss-scale-frozen",
+        "loss-scale-collapse",
+        "loss-scale-oscillation",
+        "phantom-skip",
+        "high-skip-rate",
+        "dead-run",
+        "nonfinite-gradient",
+        "resume-seam",
+    }
+)
+"""Rules whose finding says that skips are more than the scaler's routine from then on."""
 _NO_FAULT_OF_A_STEP = frozenset({"broken-log", "stuck-log", "overfitting", "loss-plateau"})
 """Rules about the log or the course of a whole run: there is no step of theirs to look into."""
 MOST_AUDITS = 8
@@ -48,6 +62,7 @@ class Suspicion:
         raised: it has no row, because the training raised there.
         root_step: where the diagnosis dates the cause of a growth; at most ``step``.
         audits: steps worth a closer look where nothing is bad, most telling first.
+        strict: steps in which an overflow is the fault itself, not the loss scaler's routine.
         rows: rows that were looked at.
         routine: skipped steps among them that are the loss scaler at work.
     """
@@ -57,6 +72,7 @@ class Suspicion:
     raised: bool = False
     root_step: int | None = None
     audits: tuple[int, ...] = ()
+    strict: frozenset[int] = frozenset()
     rows: int = 0
     routine: int = 0
 
@@ -80,39 +96,48 @@ def narrow(
         UsageError: the log lacks the predicate's column.
     """
     signals = Signals(run)
+    diagnosis = diagnose(run)
     inside = _inside(signals, from_step, until_step)
     default = predicate.text == NONFINITE
-    bad = bad_rows(signals) if default else predicate.rows(run.steps)
+    bad = bad_rows(signals, diagnosis) if default else predicate.rows(run.steps)
     rows = np.flatnonzero(bad & inside)
     first = signals.step_at(int(rows[0])) if len(rows) else None
     why = _why(signals, int(rows[0]), predicate) if len(rows) else ""
     raised = _raised_at(run, from_step, until_step) if default else None
     if raised is not None and (first is None or raised[0] < first):
         first, why = raised
-    diagnosis = diagnose(run)
     return Suspicion(
         step=first,
         why=why,
         raised=raised is not None and raised[0] == first,
         root_step=None if first is None else _root_step(diagnosis, first),
+        strict=frozenset(signals.step[rows].tolist()) if default else frozenset(),
         audits=_audits(signals, diagnosis, inside),
         rows=int(inside.sum()),
-        routine=int((_scaler_skips(signals) & inside).sum()),
+        routine=int((signals.skipped & _routine(signals, diagnosis) & inside).sum()),
     )
 
 
-def bad_rows(signals: Signals) -> BoolArray:
+def bad_rows(signals: Signals, diagnosis: Diagnosis) -> BoolArray:
     """Rows in which something is non-finite that no loss scaler explains, shape (rows,)."""
     bad = signals.loss_bad | signals.norm_bad | signals.norm_overflowed
     for name in ("lr", "scaler_scale", "update_l2", "param_l2", "ema_l2_distance"):
         bad = bad | (signals.present(name) & ~np.isfinite(signals.column(name)))
     bad = bad | (signals.present("scaler_scale") & (signals.scale <= 0))
-    return np.asarray(bad & ~(signals.scaling.routine & ~signals.loss_bad), dtype=bool)
+    return np.asarray(bad & ~_routine(signals, diagnosis), dtype=bool)
 
 
-def _scaler_skips(signals: Signals) -> BoolArray:
-    """Skipped rows that are the scaler at work, shape (rows,)."""
-    return np.asarray(signals.skipped & signals.scaling.routine & ~signals.loss_bad, dtype=bool)
+def _routine(signals: Signals, diagnosis: Diagnosis) -> BoolArray:
+    """Rows with overflows that are the scaler's routine, shape (rows,).
+
+    What the rules do not hold against it, except where one of them says from when on it is none.
+    """
+    routine = signals.scaling.routine & ~signals.loss_bad
+    for finding in diagnosis.findings:
+        if finding.rule in _ABOUT_THE_SCALER and finding.severity >= Severity.WARNING:
+            during = (signals.step >= finding.first_step) & (signals.step <= finding.last_step + 1)
+            routine = routine & ~during
+    return np.asarray(routine, dtype=bool)
 
 
 def _inside(signals: Signals, first: int | None, last: int | None) -> BoolArray:

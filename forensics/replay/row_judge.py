@@ -5,13 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from forensics.diagnose.signals import Signals
 from forensics.replay.bad import NONFINITE, BadPredicate
-from forensics.replay.narrowing import bad_rows
 from forensics.replay.replayed_step import ReplayedStep
-from forensics.runlog.run import Run
 
 _OVERFLOW = ("grad", "norm")
 """Where a step is bad whose gradients overflow under the loss scale, and nothing else."""
@@ -56,12 +51,3 @@ class RowJudge:
             return False
         overflow = all(name.partition(":")[0] in _OVERFLOW for name in step.bad)
         return overflow and not log.norm_overflow and 1.0 < log.scaler_scale < math.inf
-
-
-def row_judge(run: Run, predicate: BadPredicate) -> RowJudge:
-    """The judge for the replay of a run."""
-    if predicate.text != NONFINITE or not len(run.steps):
-        return RowJudge(predicate)
-    signals = Signals(run)
-    rows = np.flatnonzero(bad_rows(signals))
-    return RowJudge(predicate, frozenset(signals.step[rows].tolist()))
