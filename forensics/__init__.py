@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from forensics.diagnose.bisection_result import BisectionResult
     from forensics.diagnose.comparison import compare as compare_runs
     from forensics.diagnose.engine import diagnose as diagnose_run
     from forensics.diagnose.finding import (
@@ -43,9 +44,13 @@ if TYPE_CHECKING:
     from forensics.record.recorder import Recorder
     from forensics.record.reference_loop import record_run
     from forensics.record.train_step import AmpTrainState
+    from forensics.render.bisect_json import render_bisect_json
+    from forensics.render.bisect_markdown import render_bisect_markdown
+    from forensics.render.bisect_text import render_bisect_text
     from forensics.render.json_report import render_json
     from forensics.render.markdown_report import render_markdown
     from forensics.render.text_report import render_text
+    from forensics.replay.bisect import bisect_run
     from forensics.runlog.run import Run, load_run
     from forensics.runlog.steps import StepTable
     from forensics.settings import Settings, load_settings
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
 # function of that name has another one here; ``compare_runs`` keeps it company.
 _ORIGIN = {
     "AmpTrainState": "forensics.record.train_step",
+    "BisectionResult": "forensics.diagnose.bisection_result",
     "Config": "forensics.record.config",
     "Diagnosis": "forensics.diagnose.finding",
     "Evidence": "forensics.diagnose.finding",
@@ -82,6 +88,7 @@ _ORIGIN = {
     "Training": "forensics.record.recipe",
     "UsageError": "forensics.errors",
     "Verdict": "forensics.diagnose.finding",
+    "bisect_run": "forensics.replay.bisect",
     "compare_runs": "forensics.diagnose.comparison:compare",
     "diagnose_run": "forensics.diagnose.engine:diagnose",
     "find_recipe": "forensics.record.recipe_lookup",
@@ -90,6 +97,9 @@ _ORIGIN = {
     "param_story": "forensics.diagnose.param_story",
     "recipe": "forensics.record.recipe",
     "record_run": "forensics.record.reference_loop",
+    "render_bisect_json": "forensics.render.bisect_json",
+    "render_bisect_markdown": "forensics.render.bisect_markdown",
+    "render_bisect_text": "forensics.render.bisect_text",
     "render_json": "forensics.render.json_report",
     "render_markdown": "forensics.render.markdown_report",
     "render_text": "forensics.render.text_report",
@@ -101,6 +111,7 @@ _ORIGIN = {
 __all__ = [
     "RULES",
     "AmpTrainState",
+    "BisectionResult",
     "Config",
     "Diagnosis",
     "Evidence",
@@ -128,6 +139,7 @@ __all__ = [
     "Training",
     "UsageError",
     "Verdict",
+    "bisect_run",
     "compare_runs",
     "diagnose_run",
     "find_recipe",
@@ -136,6 +148,9 @@ __all__ = [
     "param_story",
     "recipe",
     "record_run",
+    "render_bisect_json",
+    "render_bisect_markdown",
+    "render_bisect_text",
     "render_json",
     "render_markdown",
     "render_text",

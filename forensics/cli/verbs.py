@@ -23,6 +23,11 @@ VERBS: Mapping[str, Verb] = {
     "report": Verb(
         "forensics.cli.report", "report", "Say what went wrong in a run, and what to do about it."
     ),
+    "bisect": Verb(
+        "forensics.cli.bisect",
+        "bisect",
+        "Find the first bad step, its operator and sample, and prove it.",
+    ),
     "rules": Verb(
         "forensics.cli.rules", "rules", "List what can be diagnosed, or explain one rule."
     ),

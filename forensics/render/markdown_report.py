@@ -33,7 +33,7 @@ def render_markdown(diagnosis: Diagnosis, *, verbose: bool = False, settings: st
         *_bullets("Open", verdict.undecided),
         *_findings(safe, verbose),
         *_advice(safe),
-        *_next(diagnosis.verdict.next_command),
+        *next_command(diagnosis.verdict.next_command),
         *(_rules(safe) if verbose else ()),
         f"<sub>{_tally(safe, verbose, settings)}</sub>",
     ]
@@ -98,7 +98,7 @@ def _advice(safe: Diagnosis) -> list[str]:
     return ["### What to do", "\n".join(advice)] if advice else []
 
 
-def _next(command: str) -> list[str]:
+def next_command(command: str) -> list[str]:
     """The command in a fence longer than any run of backticks in it."""
     if not command:
         return []

@@ -157,7 +157,8 @@ class Inquiry:
         bad_state, step = self.states.first_bad, self.suspicion.step
         if bad_state is not None and (step is None or bad_state <= step):
             return f"the saved state of step {bad_state:,} is the first bad one"
-        finite = "all states before it are finite: " if self.states.verdicts else ""
+        sound = self.states.last_good is not None
+        finite = "the saved states before it are finite: " if sound else ""
         return f"{finite}the log says {step:,}: {self.suspicion.why}"
 
     def _replay(self, session: Session, wanted: Range) -> Passage:

@@ -66,7 +66,7 @@ def test_the_traceback_of_a_bug_is_there_for_who_asks(
         (["end", "well", "--nope"], "No such option"),
         (["--nope"], "No such option"),
         (["reprot"], "there is no verb 'reprot'; did you mean report?"),
-        (["zzz"], "verbs are report, rules"),
+        (["zzz"], "verbs are report, bisect"),
     ],
 )
 def test_wrong_usage_is_2_in_one_line(

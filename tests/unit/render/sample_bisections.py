@@ -99,6 +99,8 @@ def growth() -> BisectionResult:
         persistence=Persistence.PERSISTENT,
         faithful_until=8218,
         compared=219,
+        replayed_from=8000,
+        replayed_until=8218,
         what_if=(
             WhatIf(change="fp32", from_step=8218, until_step=8268, finite=True),
             WhatIf(change="bf16", from_step=8218, until_step=8268, finite=True),
@@ -166,6 +168,8 @@ def bad_sample() -> BisectionResult:
         persistence=Persistence.TRANSIENT,
         faithful_until=30,
         compared=31,
+        replayed_from=0,
+        replayed_until=30,
         what_if=(
             WhatIf(
                 change="fp32",
@@ -204,6 +208,8 @@ def silent() -> BisectionResult:
         persistence=Persistence.PERSISTENT,
         faithful_until=0,
         compared=1,
+        replayed_from=0,
+        replayed_until=0,
         batch_size=16,
         remedy=("Call scaler.unscale_(optimizer) before clip_grad_norm_.",),
         checkpoints=_states("good", "good", every=100),
@@ -233,7 +239,9 @@ def bit_flip() -> BisectionResult:
         persistence=Persistence.TRANSIENT,
         faithful_until=4,
         departure=Departure(step=5, column="param_digest", recorded="a1", replayed="b2"),
-        compared=8,
+        compared=7,
+        replayed_from=0,
+        replayed_until=6,
         remedy=("Resume from step 4; check the machine's memory.",),
         checkpoints=_states("good", every=4),
     )
@@ -274,9 +282,11 @@ def partial() -> BisectionResult:
     return BisectionResult(
         path="runs/x",
         status=BisectStatus.PARTIAL,
-        reason="interrupted at step 5,210 of 5,400",
+        reason="stopped at step 5,210 on the way to 5,400",
         faithful_until=5209,
         compared=210,
+        replayed_from=5000,
+        replayed_until=5209,
         checkpoints=_states("untested", *["good"] * 1, every=5000),
         notes=("Steps 5,000 to 5,209 are sound.",),
     )
@@ -312,6 +322,9 @@ def raised() -> BisectionResult:
         batch_size=1,
         faithful_until=4,
         compared=5,
+        replayed_from=0,
+        replayed_until=5,
+        tolerance=1e-3,
         departure=Departure(step=3, column="loss", recorded=0.5, replayed=math.nan),
         cross_device=True,
         checkpoints=_states("good"),

@@ -1,0 +1,134 @@
+"""``forensics bisect``: to the first bad step, operator and sample of a run, with the proof."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forensics.cli.bisect_progress import bisection_progress
+from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.errors import ExitCode, MissingExtraError
+from forensics.render.output import choose_format
+from forensics.settings import SEVERITIES
+
+if TYPE_CHECKING:
+    from forensics.diagnose.bisection_result import BisectionResult
+
+
+@click.command(short_help="Find the first bad step, its operator and sample, and prove it.")
+@click.argument("run", required=False, metavar="[RUN]", type=click.Path())
+@click.option(
+    "--ckpt-dir",
+    metavar="DIR",
+    type=click.Path(),
+    help="RUN/checkpoints, or any folder of saved states.",
+)
+@click.option(
+    "--recipe",
+    metavar="RECIPE",
+    help="What trains it, such as my_train.py:my_recipe. A file is loaded only if named here.",
+)
+@click.option(
+    "--bad",
+    metavar="CONDITION",
+    help="nonfinite (default), 'loss>10', 'norm>100', skipped, 'scale<1' …",
+)
+@click.option("--from", "from_step", metavar="STEP", type=click.IntRange(min=0), help="Not before.")
+@click.option(
+    "--until", "until_step", metavar="STEP", type=click.IntRange(min=0), help="Not after."
+)
+@click.option(
+    "--what-if/--no-what-if", default=True, help="Try what makes it go away. Default: do."
+)
+@click.option(
+    "--further-steps",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Steps that each change is tried for.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    metavar="X",
+    help="Relative difference at which a replayed row is still the recorded one.",
+)
+@click.option("--device", help="cpu, cuda, cuda:1 or mps. Default: as recorded.")
+@click.option(
+    "--capsule",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write the smallest thing that reproduces it here.",
+)
+@output_options
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit 1 where a bad step is found, whatever the severity. Default: never.",
+)
+def bisect(
+    run: str | None,
+    ckpt_dir: str | None,
+    form: str | None,
+    out: Path | None,
+    fail_on: str | None,
+    **options: Any,
+) -> ExitCode:
+    """Find the first bad step, its operator and sample, and prove it by replay.
+
+    RUN is a run directory. The log narrows the range, saved states are tested, the run is trained
+    again up to the bad step, and that step is traced operator by operator. Without a recipe the
+    saved states are judged by their health alone.
+
+    \b
+    Examples:
+      forensics bisect --ckpt-dir runs/x/checkpoints
+      forensics bisect runs/x --bad 'loss>10' --no-what-if
+      forensics bisect runs/x --recipe my_train.py:my_recipe --capsule out
+      forensics bisect --ckpt-dir some/saved/states
+
+    Exit code: 0 done, 1 a bad step with --fail-on, 2 wrong usage or nothing readable,
+    130 interrupted, with the answer as far as it goes.
+    """
+    path = _path(run, ckpt_dir)
+    if find_spec("torch") is None:
+        raise MissingExtraError(
+            "bisecting needs torch", hint="pip install 'forensics[torch]'; reports do not"
+        )
+    spare_the_input(out, (path,))
+    from forensics.diagnose.bisection_result import BisectStatus
+    from forensics.replay.bisect import bisect_run
+
+    with bisection_progress() as progress:
+        result = bisect_run(path, progress=progress, **options)
+    put(_rendered(result, choose_format(form, out), out), out)
+    if result.status is BisectStatus.PARTIAL:
+        return ExitCode.INTERRUPTED
+    located = result.status is BisectStatus.LOCATED
+    return ExitCode.FINDINGS if located and fail_on else ExitCode.DONE
+
+
+def _path(run: str | None, ckpt_dir: str | None) -> str:
+    """The one of the two that was given."""
+    if (run is None) == (ckpt_dir is None):
+        raise click.UsageError("name a RUN or a --ckpt-dir, one of them")
+    chosen = run if ckpt_dir is None else ckpt_dir
+    assert chosen is not None
+    return chosen
+
+
+def _rendered(result: BisectionResult, form: str, out: Path | None) -> str:
+    if form == "json":
+        from forensics.render.bisect_json import render_bisect_json
+
+        return render_bisect_json(result)
+    if form == "markdown":
+        from forensics.render.bisect_markdown import render_bisect_markdown
+
+        return render_bisect_markdown(result)
+    from forensics.render.bisect_text import render_bisect_text
+
+    return render_bisect_text(result, **look(out))
