@@ -26,7 +26,9 @@ _SETTINGS = ("steps", "seed", "precision", "device", "accumulation")
 @click.option("--list", "listing", is_flag=True, help="Describe the recipes, or those of a file.")
 @click.option("--print-config", is_flag=True, help="Print the whole config as TOML and stop.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run directory. Default: runs/RECIPE.")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option(
+    "--config", metavar="FILE", type=click.Path(path_type=Path), help="TOML, or a run.json."
+)
 @click.option(
     "--set",
     "assignments",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.diagnose.finding import Finding
+from forensics.diagnose.next_command import can_replay
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 
@@ -12,6 +13,10 @@ CALM = 3.0
 """A norm within this factor of its median says that nothing grew before (as in the lead-up)."""
 PAST = 100
 """Rows before the first bad step that are compared with it."""
+NEAR = 20
+"""Rows whose median is the loss just before a spike."""
+BACK = 0.1
+"""Share of a spike's height below which the loss is back where it was."""
 
 
 def open_questions(
@@ -27,19 +32,18 @@ def open_questions(
             "came before this log. Look at the initial weights, then feed another batch."
         )
     elif root.rule == "nonfinite-loss" and _calm(signals, row):
-        questions.append(
-            "The norms were calm, so the batch, the forward pass or the last update is to blame. "
-            "Replaying the step without some of its samples tells a bad batch from bad weights."
-        )
+        questions.append(_loss_question(signals, root))
     if (
         root.rule in ("nonfinite-gradient", "nonfinite-step-applied")
         and not signals.loss_bad[row : row + 1].any()
     ):
         questions.append(_norm_question(signals))
-    if {"loss-spike", "gradient-spike"} <= rules:
+    if {"loss-spike", "gradient-spike"} <= rules and not _was_the_batch(signals, row):
+        other = "a stale second moment in Adam" if _may_be_adam(signals) else "the update before it"
         questions.append(
-            "Loss and norm jumped in the same step: a hard batch or a stale second moment in Adam. "
-            "Replaying without that batch decides."
+            f"Loss and norm jumped in the same step: a hard batch or {other}. "
+            + _sentence(_replay(signals, root, "a replay without that batch"))
+            + " decides."
         )
     if root.rule == "loss-plateau":
         questions.append(
@@ -56,6 +60,20 @@ def open_questions(
     return tuple(questions)
 
 
+def _replay(signals: Signals, root: Finding, otherwise: str) -> str:
+    """The replay that decides: the verb that makes it where the run kept checkpoints."""
+    return (
+        "`forensics bisect`, which leaves samples out," if can_replay(signals, root) else otherwise
+    )
+
+
+def _loss_question(signals: Signals, root: Finding) -> str:
+    replay = _replay(signals, root, "a replay of the step without some of its samples")
+    if root.last_step < signals.last_step:  # sound steps after it: the weights were
+        return f"Which sample or which operator it was: {replay} tells."
+    return f"A bad batch or bad weights: {replay} tells them apart."
+
+
 def _norm_question(signals: Signals) -> str:
     if signals.precision == "fp16":
         return (
@@ -66,6 +84,25 @@ def _norm_question(signals: Signals) -> str:
         "Which operator of backward made the value: the log shows the norm only. Anomaly mode on "
         "this step names it (division, log, sqrt or where at 0 are the usual ones)."
     )
+
+
+def _sentence(clause: str) -> str:
+    return clause[:1].upper() + clause[1:]
+
+
+def _was_the_batch(signals: Signals, row: int) -> bool:
+    """Was the loss back in the next two rows? Weights that are off do not mend so fast."""
+    level = median(signals.loss[max(0, row - NEAR) : row])
+    after = signals.loss[row + 1 : row + 3]
+    height = float(signals.loss[row]) - level
+    return bool(len(after) and height > 0 and (after - level < BACK * height).all())
+
+
+def _may_be_adam(signals: Signals) -> bool:
+    """Does the run use a second moment, as far as it says what it uses?"""
+    manifest = signals.run.manifest
+    name = str(manifest.optimizer.get("name", "")) if manifest is not None else ""
+    return not name or "ada" in name.lower() or "lamb" in name.lower()
 
 
 def _calm(signals: Signals, row: int) -> bool:

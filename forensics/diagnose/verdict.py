@@ -7,8 +7,6 @@ earliest of those first. What its chain does not reach is unrelated and told as 
 
 from __future__ import annotations
 
-import shlex
-
 from forensics.diagnose.explanations import NEVER_ROOTS, explains
 from forensics.diagnose.finding import (
     Finding,
@@ -18,6 +16,7 @@ from forensics.diagnose.finding import (
     Status,
     Verdict,
 )
+from forensics.diagnose.next_command import next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
@@ -173,12 +172,3 @@ def _sentence(text: str) -> str:
     if not any(mark in first for mark in "._0123456789"):
         text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-def next_command(signals: Signals, root: Finding) -> str:
-    """One command that can be pasted and brings the reader closer to the origin."""
-    run = signals.run
-    if run.params is not None and root.rule not in ("broken-log", "resume-seam"):
-        target = run.path if run.path.is_dir() else run.path.parent
-        return f"forensics params {shlex.quote(str(target))} --step {root.first_step}"
-    return f"forensics rules {root.rule}"

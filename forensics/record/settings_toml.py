@@ -11,14 +11,17 @@ from typing import Any
 
 from forensics.errors import InputError, UsageError
 from forensics.record.settings import NONE
+from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of one TOML file, as nested dicts, not yet checked.
+    """The settings of one TOML file, or those a run's ``run.json`` holds; nested, not yet checked.
 
     Raises:
-        InputError: the file cannot be read, or is not TOML.
+        InputError: the file cannot be read, or is not TOML, or a manifest without settings.
     """
+    if path.name == MANIFEST_NAME:
+        return _settings_of_run(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -29,6 +32,13 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise InputError("is not a text file", where=path, hint="TOML is UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"is not valid TOML: {error}", where=path) from error
+
+
+def _settings_of_run(path: Path) -> dict[str, Any]:
+    config = read_manifest(path).recipe.get("config")
+    if not isinstance(config, dict) or not config:
+        raise InputError("says nothing about the settings of its run", where=path)
+    return config
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def test_only_the_root_that_did_the_worst_damage_is_told_as_root() -> None:
 
 def test_a_calm_norm_before_a_nan_loss_leaves_batch_or_weights_open() -> None:
     verdict, _ = verdict_on(signals_of(loss=bad_from(500)), finding("nonfinite-loss", C, 500))
-    assert any("bad batch from bad weights" in text for text in verdict.undecided)
+    assert any("A bad batch or bad weights" in text for text in verdict.undecided)
     growing = np.concatenate([np.ones(400), np.geomspace(1, 1e6, 100), np.full(500, np.nan)])
     verdict, _ = verdict_on(
         signals_of(loss=bad_from(500), grad_l2_pre_clip=growing), finding("nonfinite-loss", C, 500)
@@ -255,3 +255,33 @@ def test_a_start_between_two_snapshots_leaves_the_last_healthy_step_before_both(
         ("30", "last healthy step"),
         ("31–40→", "poisoned-state"),
     ]
+
+
+def test_sound_steps_after_a_bad_loss_clear_the_weights() -> None:
+    loss = np.full(1000, 2.0)
+    loss[500] = np.nan
+    verdict, _ = verdict_on(signals_of(loss=loss), finding("nonfinite-loss", W, 500, 500))
+    assert not any("bad weights" in text for text in verdict.undecided)
+    assert any("Which sample or which operator" in text for text in verdict.undecided)
+
+
+def spiked(*after: float) -> np.ndarray:
+    """A calm loss with a spike at 500 and what comes after it."""
+    loss = np.full(1000, 2.0)
+    loss[500] = 50.0
+    loss[501 : 501 + len(after)] = after
+    return loss
+
+
+def test_a_spike_that_is_gone_in_the_next_step_was_the_batch() -> None:
+    both = (finding("loss-spike", W, 500, 500), finding("gradient-spike", INFO, 500, 500))
+    gone, _ = verdict_on(signals_of(loss=spiked()), *both)
+    assert not any("jumped in the same step" in text for text in gone.undecided)
+    lasting, _ = verdict_on(signals_of(loss=spiked(20.0, 9.0, 4.0)), *both)
+    (text,) = (one for one in lasting.undecided if "jumped in the same step" in one)
+    assert "Adam" in text
+    plain = replace(
+        signals_of(loss=spiked(20.0, 9.0)).run, manifest=Manifest(optimizer={"name": "sgd"})
+    )
+    (text,) = (one for one in verdict_on(Signals(plain), *both)[0].undecided if "jumped" in one)
+    assert "Adam" not in text

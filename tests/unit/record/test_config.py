@@ -1,5 +1,6 @@
 import math
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from forensics.errors import InputError, UsageError
 from forensics.record.config import Config, OptimizerConfig, ScalerConfig, ScheduleConfig
 from forensics.record.settings_toml import parse_assignments, read_settings, to_toml
+from forensics.runlog.manifest import Manifest, write_manifest
 
 positive = st.floats(1e-30, 1e30)
 configs = st.builds(
@@ -183,3 +185,12 @@ def test_no_such_file_and_a_directory(tmp_path):
         read_settings(tmp_path / "none.toml")
     with pytest.raises(InputError, match="cannot be read"):
         read_settings(tmp_path)
+
+
+def test_settings_are_read_from_the_manifest_of_a_run(tmp_path: Path) -> None:
+    config = Config(steps=70, max_norm=None)
+    write_manifest(tmp_path, Manifest(recipe={"config": config.to_dict()}))
+    assert Config.from_dict(read_settings(tmp_path / "run.json")) == config
+    write_manifest(tmp_path, Manifest())
+    with pytest.raises(InputError, match="nothing about the settings"):
+        read_settings(tmp_path / "run.json")

@@ -1,0 +1,96 @@
+"""The one command that brings a reader closer to the origin than the report does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import numpy as np
+
+from forensics.diagnose.finding import Finding
+from forensics.diagnose.signals import Signals
+from forensics.diagnose.snapshots import MIN_PAST
+
+REPLAYED = frozenset(
+    {
+        "nonfinite-loss",
+        "nonfinite-gradient",
+        "nonfinite-parameter",
+        "nonfinite-step-applied",
+        "masked-nonfinite",
+        "poisoned-state",
+        "norm-overflow",
+        "clip-contamination",
+        "loss-scale-collapse",
+        "gradient-spike",
+        "gradient-explosion",
+        "gradient-vanishing",
+        "loss-spike",
+        "loss-divergence",
+        "activation-overflow-risk",
+        "stale-second-moment",
+        "recurring-sample",
+    }
+)
+"""Roots whose operator, parameter or sample the log does not tell, and a replay does."""
+_OF_THE_LOG = ("broken-log", "resume-seam", "stuck-log")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_SPACINGS = (1, 2, 5, 10, 20, 50, 100)
+"""Steps between checkpoints: at least three of them lie before the bad step."""
+
+
+def next_command(signals: Signals, root: Finding) -> str:
+    """One command line that can be pasted.
+
+    A replay from the run's checkpoints where that names what the log cannot, or the recording
+    that would have left some; else the parameters where the snapshots have something to show at
+    that step; else what the rule says of itself.
+    """
+    if root.rule in REPLAYED and can_replay(signals, root):
+        directory = signals.run.checkpoints[0].path.parent
+        return f"forensics bisect --ckpt-dir {shlex.quote(str(directory))}"
+    if root.rule in REPLAYED and (again := _record_again(signals, root)):
+        return again
+    if root.rule not in _OF_THE_LOG and _has_gradients(signals, root.first_step):
+        run = signals.run
+        target = run.path if run.path.is_dir() else run.path.parent
+        return f"forensics params {shlex.quote(str(target))} --step {root.first_step}"
+    return f"forensics rules {root.rule}"
+
+
+def can_replay(signals: Signals, root: Finding) -> bool:
+    """Is there a checkpoint to start from, and has nobody bisected this run already?"""
+    run = signals.run
+    usable = [one for one in run.checkpoints if one.healthy is not False]
+    return any(one.step <= root.first_step for one in usable) and run.bisection is None
+
+
+def _record_again(signals: Signals, root: Finding) -> str:
+    """The same training once more with checkpoints; empty where it is not known how to make it.
+
+    Of a recipe of this program alone: a user's own is called by the path it was recorded from,
+    which may be another directory's.
+    """
+    run = signals.run
+    recipe = run.manifest.recipe if run.manifest is not None else {}
+    name = str(recipe.get("name", ""))
+    known = _NAME.fullmatch(name) and not recipe.get("file") and recipe.get("config")
+    if not known or run.checkpoints or _has_gradients(signals, root.first_step):
+        return ""
+    every = max((n for n in _SPACINGS if 3 * n <= root.first_step), default=1)
+    config = shlex.quote(str(run.path / "run.json"))
+    out = shlex.quote(f"{run.path}-again")
+    return f"forensics record {name} --config {config} --checkpoint-every {every} --out {out}"
+
+
+def _has_gradients(signals: Signals, step: int) -> bool:
+    """Do the snapshots show the gradients of this step, or enough before it to tell who moved?"""
+    matrix = signals.param_matrix("grad_l2")
+    bad = signals.param_matrix("grad_nonfinite")
+    if matrix is None:
+        return False
+    taken = matrix.present.any(axis=1)
+    if bad is not None and np.array_equal(bad.steps, matrix.steps):
+        taken |= (bad.present & (bad.values > 0)).any(axis=1)
+    at = matrix.steps[taken & (matrix.steps <= step)]
+    return len(at) > 0 and (int(at[-1]) == step or len(at) > MIN_PAST)

@@ -1,0 +1,110 @@
+"""The command that a report ends with: it can be run, and it shows more than the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.next_command import REPLAYED, next_command
+from forensics.diagnose.rules import RULES
+from forensics.diagnose.signals import Signals
+from forensics.runlog.manifest import Manifest
+from forensics.runlog.run import CheckpointInfo, Run
+from tests.unit.diagnose.snapshot_runs import noisy, store
+from tests.unit.diagnose.step_logs import calm, run_of
+
+RECIPE = {"name": "bad-sample", "file": "", "config": {"steps": 60}}
+
+
+def root(rule: str = "nonfinite-loss", step: int = 30) -> Finding:
+    return Finding(
+        rule=rule, severity=Severity.CRITICAL, message="it", first_step=step, last_step=step
+    )
+
+
+def run(home: Path, *, steps: list[int] | None = None, **parts: Any) -> Signals:
+    """A calm run of 60 steps in a directory, with snapshots at some of them."""
+    params = None
+    if steps is not None:
+        norms = noisy(np.random.default_rng(0), len(steps))
+        params = store({"grad_l2": norms}, steps=np.array(steps))
+    signals = run_of(calm(60), params=params)
+    made: Run = replace(signals.run, path=home, **parts)
+    return Signals(made)
+
+
+def checkpoint(home: Path, step: int, healthy: bool | None = True) -> CheckpointInfo:
+    return CheckpointInfo(step, home / "checkpoints" / f"step-{step:08d}.pt", healthy, {})
+
+
+def test_checkpoints_before_the_root_are_replayed(tmp_path: Path) -> None:
+    states = (checkpoint(tmp_path, 20), checkpoint(tmp_path, 40, healthy=False))
+    signals = run(tmp_path, steps=[30], checkpoints=states)
+    assert next_command(signals, root()) == f"forensics bisect --ckpt-dir {tmp_path}/checkpoints"
+    assert next_command(signals, root("clip-before-unscale")).startswith("forensics params ")
+
+
+@pytest.mark.parametrize("states", [[(40, True)], [(20, False)]])
+def test_a_state_after_the_root_or_a_bad_one_starts_no_replay(
+    tmp_path: Path, states: list[tuple[int, bool]]
+) -> None:
+    made = tuple(checkpoint(tmp_path, *state) for state in states)
+    command = next_command(run(tmp_path, steps=[30], checkpoints=made), root())
+    assert command == f"forensics params {tmp_path} --step 30"
+
+
+def test_what_was_bisected_already_is_not_bisected_again(tmp_path: Path) -> None:
+    signals = run(
+        tmp_path, checkpoints=(checkpoint(tmp_path, 20),), bisection={"status": "located"}
+    )
+    assert next_command(signals, root()) == "forensics rules nonfinite-loss"
+
+
+def test_parameters_are_offered_where_snapshots_show_that_step(tmp_path: Path) -> None:
+    assert next_command(run(tmp_path, steps=[0, 30]), root()).endswith("--step 30")
+    assert next_command(run(tmp_path, steps=[0, 20]), root()) == "forensics rules nonfinite-loss"
+    many = run(tmp_path, steps=list(range(0, 27, 3)))
+    assert next_command(many, root()) == f"forensics params {tmp_path} --step 30"
+    assert next_command(many, root("broken-log")) == "forensics rules broken-log"
+
+
+def test_a_recipe_of_ours_without_checkpoints_is_recorded_again_with_some(tmp_path: Path) -> None:
+    signals = run(tmp_path, manifest=Manifest(recipe=RECIPE))
+    assert next_command(signals, root(step=31)) == (
+        f"forensics record bad-sample --config {tmp_path}/run.json --checkpoint-every 10 "
+        f"--out {tmp_path}-again"
+    )
+    assert "--checkpoint-every 1 " in next_command(signals, root(step=2))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {},
+        {**RECIPE, "file": "/home/her/my_train.py"},
+        {**RECIPE, "config": {}},
+        {**RECIPE, "name": "x; rm -rf /"},
+        {**RECIPE, "name": "--list"},
+    ],
+)
+def test_a_recipe_that_may_not_be_there_is_not_offered(
+    tmp_path: Path, recipe: dict[str, Any]
+) -> None:
+    signals = run(tmp_path, manifest=Manifest(recipe=recipe))
+    assert next_command(signals, root()) == "forensics rules nonfinite-loss"
+
+
+def test_a_path_with_a_space_is_quoted(tmp_path: Path) -> None:
+    home = tmp_path / "my run"
+    home.mkdir()
+    signals = run(home, checkpoints=(checkpoint(home, 0),))
+    assert next_command(signals, root()).endswith(f"'{home}/checkpoints'")
+
+
+def test_the_rules_named_here_exist() -> None:
+    assert {rule.id for rule in RULES} >= REPLAYED
