@@ -187,7 +187,7 @@ FAULTS: tuple[Answer, ...] = (
         operators=("_fused_adamw_", "aten._fused_adamw"),
         parameter=ALL,
     ),
-    _lasting("lr-too-high", 61, "forward", "growth", parameter=ALL, settings={"steps": 90}),
+    _lasting("lr-too-high", 61, "loss", "growth", parameter=ALL, settings={"steps": 90}),
     _lasting("lr-nan", 5, "optimizer", "aten.add", "aten._foreach_add", parameter=ALL),
     _lasting(
         "second-moment-overflow",

@@ -156,11 +156,15 @@ def _phase_of(path: str, function: str) -> Phase | None:
 
 
 def _owner(frame: FrameType) -> Any:
-    """The first argument of a frame's function: the object whose method it is, if it is one."""
+    """The object whose method a frame runs; None where it runs a plain function.
+
+    A loss that takes the model as its first argument is none of the model's methods.
+    """
     code = frame.f_code
     if code.co_argcount == 0 or not code.co_varnames:
         return None
-    return frame.f_locals.get(code.co_varnames[0])
+    first = frame.f_locals.get(code.co_varnames[0])
+    return first if hasattr(type(first), code.co_name) else None
 
 
 def is_users(path: str) -> bool:

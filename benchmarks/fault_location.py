@@ -1,0 +1,275 @@
+"""Where bisection puts each known fault: recorded, bisected and held against its right answer.
+
+Every fault is recorded into a directory of its own, with a checkpoint every few steps; then it is
+bisected through the public function, as ``forensics bisect`` does. An answer is right when the step
+and the origin agree: the operator (or its autograd node, or the kind of fault), the module, and the
+parameter among those listed as bad. Phase, reproduction and persistence are counted beside it.
+
+Beside that, anomaly mode alone: the same training, step by step, under
+``torch.autograd.set_detect_anomaly``; right means that it names the step and the operator.
+
+    python benchmarks/fault_location.py [--only entropy-log-zero …] [--unseen] [--what-if]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.fault_answers import ALL, CONTROLS, FAULTS, Answer
+from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
+from forensics.errors import TrainingRaisedError
+from forensics.record.assembly import assemble
+from forensics.record.config import Config
+from forensics.record.null_recorder import NullRecorder
+from forensics.record.precision import choose_precision
+from forensics.record.recipe import Recipe
+from forensics.record.recipe_lookup import find_recipe, split_reference
+from forensics.record.reference_loop import RecordOptions, record_run
+from forensics.record.train_step import AmpTrainState
+from forensics.replay.bisect import bisect_run
+
+
+@dataclass(frozen=True)
+class Score:
+    """One recording's marks; ``said`` is the bisection's answer in a few words."""
+
+    step: bool
+    origin: bool
+    phase: bool
+    reproduces: bool
+    persistence: bool
+    said: str
+
+    @property
+    def right(self) -> bool:
+        """Step and origin agree."""
+        return self.step and self.origin
+
+
+def made(answer: Answer, seed: int | None = None) -> Recipe:
+    """The recipe of an answer, configured as it is recorded here."""
+    kind = find_recipe(answer.recipe)
+    changes = {"device": "cpu", **answer.settings}
+    if seed is not None:
+        changes["seed"] = seed
+    return kind(Config.from_dict(changes, base=kind.defaults))
+
+
+def record(answer: Answer, out: Path, seed: int | None = None) -> None:
+    """Record with at least two checkpoints before the bad step, where there are steps before it."""
+    recipe = made(answer, seed)
+    options = RecordOptions(
+        out,
+        checkpoint_every=max(2, answer.step // 5),
+        keep="last:999",
+        snapshot_every=0,
+        extras=("param_digest",),
+        recipe_file=split_reference(answer.recipe)[0],
+    )
+    with suppress(TrainingRaisedError):  # a fault of its own, recorded like any other
+        record_run(recipe, recipe.config, options, say=lambda _: None)
+
+
+def score(answer: Answer, result: BisectionResult) -> Score:
+    """Hold one bisection against its answer."""
+    origin, step = result.origin, result.first_bad_step
+    said = f"{result.status}: step {step}"
+    if origin is None:
+        return Score(step == answer.step, False, False, False, False, f"{said}, no origin")
+    names = {origin.operator, origin.autograd_node} & set(answer.operators)
+    kinds = {str(origin.kind)} | ({"growth"} if result.growth is not None else set())
+    names |= kinds & set(answer.operators)
+    element = f"{origin.parameter}{origin.element}".replace(" ", "")
+    listed = {origin.parameter, element, *origin.parameters}
+    touched = answer.parameter in ("", ALL) or answer.parameter in listed
+    return Score(
+        step=step == answer.step,
+        origin=bool(names) and origin.module == answer.module and touched,
+        phase=origin.phase in answer.phase,
+        reproduces=result.reproduces is answer.reproduces,
+        persistence=result.persistence == answer.persistence,
+        said=f"{said}, {origin.phase} {origin.operator}"
+        f"{f' / {origin.autograd_node}' if origin.autograd_node else ''}"
+        f" in {origin.module or '(root)'}, parameter {origin.parameter or '-'}"
+        f"{origin.element}, {result.persistence}, reproduces {result.reproduces}",
+    )
+
+
+@contextmanager
+def _anomaly_mode() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.set_detect_anomaly(True):
+            yield
+
+
+_NAMED = re.compile(r"Function '(\w+)' returned nan")
+
+
+def anomaly_alone(answer: Answer, seed: int | None = None) -> str:
+    """``right``, ``partly``, ``late``, ``other exception`` or ``silent``.
+
+    ``partly``: the step is right, and the operator it names is not the origin.
+    """
+    recipe = made(answer, seed)
+    config = recipe.config
+    device = torch.device("cpu")
+    precision = choose_precision(config.precision, device, lambda _: None)
+    training = assemble(recipe, config, precision, device)
+    recorder = NullRecorder()
+    state = None
+    if recipe.step is None:
+        state = AmpTrainState(
+            training.model,
+            training.optimizers,
+            training.loss,
+            precision=precision,
+            scaler=training.scaler,
+            schedulers=training.schedulers,
+            max_norm=config.max_norm,
+            say=lambda _: None,
+        )
+    with _anomaly_mode():
+        for step in range(config.steps):
+            try:
+                if state is not None:
+                    state.step_on(recipe.batch(step))
+                else:
+                    recipe.step(training, recipe.batch(step), recorder)
+            except Exception as error:  # noqa: BLE001 - whatever ends the training is the answer
+                return _judged(answer, step, str(error))
+    return "silent"
+
+
+def _judged(answer: Answer, step: int, message: str) -> str:
+    named = _NAMED.search(message)
+    if named is None:
+        return "other exception"
+    if step != answer.step:
+        return f"late (+{step - answer.step}): {named[1]}" if step > answer.step else "early"
+    nodes = {_node(operator) for operator in answer.operators}
+    return "right" if named[1] in nodes else f"partly: {named[1]}"
+
+
+def _node(operator: str) -> str:
+    """The autograd node of an operator: ``aten.log`` → ``LogBackward0``."""
+    name = operator.removeprefix("aten.").removeprefix("_")
+    return operator if name.endswith("0") else f"{name.title().replace('_', '')}Backward0"
+
+
+def findings_of(control: str, home: Path, what_if: bool) -> str:
+    """What bisection says of a healthy run: empty where it finds nothing, as it should."""
+    answer = Answer(recipe=control, step=8, phase=(), operators=())
+    record(answer, home / control)
+    result = bisect_run(home / control, what_if=what_if)
+    if result.status is BisectStatus.HEALTHY and result.origin is None:
+        return ""
+    return score(answer, result).said + f" ({result.reason})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table and the totals; exit 1 where an answer is wrong or a control alarmed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="parts of recipe names")
+    parser.add_argument("--unseen", action="store_true", help="the held-out recipes of the tests")
+    parser.add_argument("--seed", type=int, help="another seed (steps of growth faults move)")
+    parser.add_argument(
+        "--what-if", action="store_true", help="try changes, too, which takes longer"
+    )
+    parser.add_argument("--no-anomaly", action="store_true", help="leave anomaly mode out")
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    answers, controls = FAULTS, CONTROLS
+    if given.unseen:
+        from tests.faults_unseen.answers import UNSEEN
+
+        answers, controls = UNSEEN, ()
+    answers = [a for a in answers if _wanted(a.recipe, given.only)]
+    controls = [c for c in controls if _wanted(c, given.only)]
+    with tempfile.TemporaryDirectory() as home:
+        return _run(answers, controls, Path(home), given)
+
+
+def _wanted(name: str, only: Sequence[str]) -> bool:
+    return not only or any(part in name for part in only)
+
+
+def _run(
+    answers: Sequence[Answer], controls: Sequence[str], home: Path, given: argparse.Namespace
+) -> int:
+    scores: list[Score] = []
+    anomalies: list[str] = []
+    for answer in answers:
+        name = answer.recipe.split(":")[-1]
+        scores.append(_one(answer, home / name, given))
+        anomalies.append("" if given.no_anomaly else anomaly_alone(answer, given.seed))
+        _print_row(name, answer, scores[-1], anomalies[-1])
+    alarms = {c: said for c in controls if (said := findings_of(c, home, given.what_if))}
+    for control, said in alarms.items():
+        print(f"ALARM {control}: {said}")
+    _print_totals(scores, anomalies, len(controls), len(alarms))
+    return int(bool(alarms) or not all(s.right for s in scores))
+
+
+def _one(answer: Answer, out: Path, given: argparse.Namespace) -> Score:
+    record(answer, out, given.seed)
+    recipe = answer.recipe if split_reference(answer.recipe)[0] else None
+    began = time.perf_counter()
+    try:
+        result = bisect_run(out, recipe=recipe, what_if=given.what_if)
+    except Exception as error:  # noqa: BLE001 - one that crashes is one that is wrong
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = f"{Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}" if last else ""
+        said = f"CRASHED {type(error).__name__}: {error} ({where})"
+        return Score(False, False, False, False, False, said)
+    marks = score(answer, result)
+    return replace(marks, said=f"{marks.said} [{time.perf_counter() - began:.1f} s]")
+
+
+def _print_row(name: str, answer: Answer, marks: Score, anomaly: str) -> None:
+    flags = [marks.step, marks.origin, marks.phase, marks.reproduces, marks.persistence]
+    letters = "".join(letter if flag else "." for letter, flag in zip("SOFRP", flags, strict=True))
+    verdict = "right" if marks.right else "WRONG"
+    print(f"{name:26} {verdict} {letters}  {marks.said}   | anomaly: {anomaly}", flush=True)
+    if not (marks.right and all(flags)):
+        expected = (
+            f"step {answer.step}, {'|'.join(answer.phase)} {'|'.join(answer.operators)}"
+            f" in {answer.module or '(root)'}, parameter {answer.parameter or '-'}"
+            f", {answer.persistence}, reproduces {answer.reproduces}"
+        )
+        print(f"{'':26} expected: {expected}", flush=True)
+
+
+def _print_totals(
+    scores: Sequence[Score], anomalies: Sequence[str], controls: int, alarms: int
+) -> None:
+    count = len(scores)
+    print(f"\nright in step and origin: {sum(s.right for s in scores)} of {count}")
+    for part in ("step", "origin", "phase", "reproduces", "persistence"):
+        print(f"  {part}: {sum(getattr(s, part) for s in scores)} of {count}")
+    print(f"controls with a finding: {alarms} of {controls}")
+    kinds = ("right", "partly", "late", "other exception", "silent")
+    told = [f"{sum(a.startswith(k) for a in anomalies)} {k}" for k in kinds]
+    print(f"anomaly mode alone: {', '.join(told)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
