@@ -42,6 +42,11 @@ VERBS: Mapping[str, Verb] = {
         "compare",
         "Say whether two runs are the same, and where they part.",
     ),
+    "inspect": Verb(
+        "forensics.cli.inspect",
+        "inspect",
+        "Say whether a saved state is finite, and what in it is not.",
+    ),
     "scan": Verb("forensics.cli.scan", "scan", "Judge many runs: a table, worst first."),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,32 +11,12 @@ from torch.optim import Optimizer
 
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import l2_norms
+from forensics.runlog.checkpoint_files import BadTensor as BadTensor
 
 SCANNED = ("model", "optimizers", "schedulers", "scaler", "ema", "extra")
 """The parts of a state that the training computes with."""
 
 _KIND_OF_PART = {"optimizers": "optimizer", "ema": "ema", "scaler": "scaler"}
-
-
-@dataclass(frozen=True)
-class BadTensor:
-    """A tensor or number of a state that is not finite.
-
-    Attributes:
-        name: dotted path in the state, such as ``optimizers.0.state.3.exp_avg``.
-        kind: ``param``, ``buffer``, ``optimizer``, ``ema``, ``scaler``, ``lr`` or ``other``.
-        parameter: the parameter it belongs to; empty where it belongs to none.
-        nan: elements that are NaN.
-        inf: elements that are Inf.
-        numel: elements in all.
-    """
-
-    name: str
-    kind: str
-    parameter: str
-    nan: int
-    inf: int
-    numel: int
 
 
 class HealthScan:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus, CheckpointVerdict
+from forensics.diagnose.state_health import StateHealth
 from forensics.errors import InputError, UsageError
-from forensics.record.health import BadTensor
 from forensics.replay.bisection import Ending, Judgement, SearchResult, State, search
 from forensics.replay.checkpoint_health import (
-    StateHealth,
     believed,
     believed_bad,
     examine_state,
@@ -19,6 +18,7 @@ from forensics.replay.checkpoint_health import (
 )
 from forensics.replay.saved_states import StateFile, Unit, open_state
 from forensics.replay.state_series import Candidate, Series, series_in
+from forensics.runlog.checkpoint_files import BadTensor
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way, how many states were looked into, and how many there are."""
@@ -98,7 +98,7 @@ class StateJudge:
         return found
 
     def test(self, index: int) -> Judgement:
-        """Look into one candidate: BAD where a part is, UNTESTABLE where none can be read."""
+        """Look into one candidate: BAD where a part is, else UNTESTABLE where one is."""
         if self.progress is not None:
             self.progress("looking into saved states", len(self.answers), len(self.candidates))
         health: list[StateHealth] = []

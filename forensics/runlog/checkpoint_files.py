@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,27 @@ class CheckpointInfo:
     path: Path
     healthy: bool | None
     health: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BadTensor:
+    """A tensor or number of a state that is not finite.
+
+    Attributes:
+        name: dotted path in the state, such as ``optimizers.0.state.3.exp_avg``.
+        kind: ``param``, ``buffer``, ``optimizer``, ``ema``, ``scaler``, ``lr`` or ``other``.
+        parameter: the parameter it belongs to; empty where it belongs to none.
+        nan: elements that are NaN.
+        inf: elements that are Inf.
+        numel: elements in all.
+    """
+
+    name: str
+    kind: str
+    parameter: str
+    nan: int
+    inf: int
+    numel: int
 
 
 def checkpoint_name(step: int, *, nonfinite: bool = False) -> str:
@@ -58,6 +80,19 @@ def read_checkpoint_info(path: Path) -> CheckpointInfo | None:
     health = _health(path)
     healthy = False if match.group(2) else _verdict(health)
     return CheckpointInfo(int(match.group(1)), path, healthy, health)
+
+
+def bad_tensors(health: Mapping[str, Any]) -> tuple[BadTensor, ...]:
+    """The bad tensors of a health file; entries that make no sense are left out."""
+    entries = health.get("bad")
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict):
+            name, kind, parameter = (str(entry.get(k, "")) for k in ("name", "kind", "parameter"))
+            nan, inf, numel = (entry.get(key, 0) for key in ("nan", "inf", "numel"))
+            if all(type(count) is int for count in (nan, inf, numel)):
+                found.append(BadTensor(name, kind, parameter, nan, inf, numel))
+    return tuple(found)
 
 
 def _health(checkpoint: Path) -> dict[str, Any]:

@@ -4,7 +4,12 @@
 and numbers, one after the other, memory-mapped. What cannot be read is one ``InputError``.
 """
 
-from forensics.replay.saved_states.finder import StateFile, find_states, open_state
+from forensics.replay.saved_states.finder import (
+    StateFile,
+    find_states,
+    is_state_folder,
+    open_state,
+)
 from forensics.replay.saved_states.saved_state import SavedState, StateValue
 from forensics.replay.saved_states.step_names import Position, Unit
 
@@ -15,5 +20,6 @@ __all__ = [
     "StateValue",
     "Unit",
     "find_states",
+    "is_state_folder",
     "open_state",
 ]

@@ -40,13 +40,14 @@ class StateFile:
     Attributes:
         path: file or folder.
         position: where in the training it was saved; None where nothing tells.
-        root: the folder it was found in, which links must not lead out of.
+        root: the folder it was found in, which links must not lead out of; None where the user
+            named it.
         refused: why it must not be opened; empty where it may.
     """
 
     path: Path
     position: Position | None
-    root: Path
+    root: Path | None
     refused: str = ""
 
 
@@ -73,6 +74,11 @@ def open_state(path: Path, root: Path | None = None) -> SavedState:
     if path.suffix == ".safetensors" or head[8:9] == b"{":
         return open_safetensors_state(path, root)
     return open_torch_state(path, root, known_parameters(path))
+
+
+def is_state_folder(folder: Path) -> bool:
+    """Is a folder one state in parts, rather than a folder of states?"""
+    return is_distributed_folder(folder) or is_sharded_folder(folder)
 
 
 def _open_folder(folder: Path) -> SavedState:
@@ -111,7 +117,7 @@ def _among(entries: list[Path]) -> Iterator[tuple[Path, str]]:
         if not path.is_dir():
             if path.suffix in SUFFIXES:
                 yield path, path.name
-        elif is_distributed_folder(path) or is_sharded_folder(path):
+        elif is_state_folder(path):
             yield path, path.name
         elif position_in_name(path.name) is not None and not path.is_symlink():
             parts = [p for p in _entries(path) if p.suffix in SUFFIXES and not p.is_dir()]
