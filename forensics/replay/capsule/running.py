@@ -1,0 +1,234 @@
+"""Replaying a capsule: does it still do what it was written for?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forensics.diagnose.bisection_result import FaultKind, Origin
+from forensics.errors import InputError, NotReplayableError
+from forensics.record.checkpoints import load_checkpoint
+from forensics.record.training_state import restore_state
+from forensics.replay.capsule.contents import (
+    BATCH,
+    RECIPE,
+    STATE,
+    CapsuleFacts,
+    Expected,
+    load_part,
+    part,
+    read_facts,
+)
+from forensics.replay.capsule.whole_state import restore_beyond
+from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.session import Session, open_session
+from forensics.replay.step_forensics import examine
+from forensics.replay.suspects import place_of
+from forensics.runlog.json_fields import FieldError
+from forensics.runlog.manifest import Manifest
+from forensics.runlog.run import Run
+from forensics.runlog.steps import StepTable
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapsuleVerdict:
+    """What the replay of a capsule came to.
+
+    Attributes:
+        path: of the capsule.
+        step: that was replayed.
+        confirmed: it goes bad in the same place, by the same operator.
+        expected: what it was written for.
+        found: what it does here.
+        differences: what is otherwise, a clause each; there may be some where it is confirmed.
+        notes: what differs from the recording's machine, a sentence each.
+    """
+
+    path: str
+    step: int
+    confirmed: bool
+    expected: Expected
+    found: Expected
+    differences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """A line with the verdict, and one for each difference."""
+        word = "confirmed" if self.confirmed else "not confirmed"
+        head = f"{word}: step {self.step:,} {told(self.found)}"
+        return "\n".join([head, *(f"  {line}" for line in (*self.differences, *self.notes))])
+
+
+def run_capsule(
+    path: str | os.PathLike[str],
+    *,
+    recipe: str | None = None,
+    device: str | None = None,
+    say: Say = lambda line: None,
+) -> CapsuleVerdict:
+    """Replay the step that a capsule holds, under the trace, and compare.
+
+    Nothing in the capsule can run code. The recipe is looked up among the installed ones; one that
+    was copied into the capsule is loaded only where ``recipe`` names its file.
+
+    Args:
+        path: the capsule's folder.
+        recipe: a registered name or ``file.py:name``; by default the registered recipe that was
+            recorded.
+        device: to replay on; by default the recorded kind where this machine has it.
+        say: told what differs from the recording's machine.
+
+    Raises:
+        InputError: it is no capsule, is damaged, or does not fit the recipe.
+        NotReplayableError: the recipe cannot be had.
+    """
+    directory = Path(path)
+    facts = read_facts(directory)
+    with open_capsule(directory, facts, recipe=recipe, device=device, say=say) as session:
+        origin, replayed = replay(session, facts.expected.kind == FaultKind.APPLIED.value)
+        found = expected_of(origin, replayed)
+        differences = _differences(facts.expected, found)
+        row = session.departure(replayed) if replayed is not None and not facts.samples else None
+        if row is not None:
+            differences.append(f"{row.column} is {row.replayed} where {row.recorded} was recorded")
+        return CapsuleVerdict(
+            path=str(directory),
+            step=facts.step,
+            confirmed=_same(facts.expected, found),
+            expected=facts.expected,
+            found=found,
+            differences=tuple(differences),
+            notes=tuple(session.notes),
+        )
+
+
+def replay(session: Session, applied: bool) -> tuple[Origin | None, ReplayedStep | None]:
+    """Run the next step under the trace; for a fault of what was applied, under its audit."""
+    if applied:
+        raise NotReplayableError(
+            "nothing is non-finite in the step, so a replay of it alone proves nothing",
+            where="capsule",
+        )
+    examination = examine(session)
+    return examination.origin, examination.replayed
+
+
+def expected_of(origin: Origin | None, replayed: ReplayedStep | None) -> Expected:
+    """What a step did, as a capsule keeps it."""
+    log = replayed.log if replayed is not None else None
+    return Expected(
+        place=place_of(replayed) if replayed is not None else "",
+        kind=origin.kind.value if origin else "",
+        phase=origin.phase if origin else "",
+        operator=origin.operator if origin else "",
+        module=origin.module if origin else "",
+        autograd_node=origin.autograd_node if origin else "",
+        parameter=origin.parameter if origin else "",
+        loss=log.loss if log is not None else None,
+        exception=replayed.exception if replayed is not None else "",
+        summary=origin.summary if origin else "",
+        source_line=origin.source_line if origin else "",
+    )
+
+
+def told(found: Expected) -> str:
+    """What a step does, in one clause."""
+    if not found.place and not found.operator:
+        return "is sound here"
+    if found.summary:
+        return f"does it again: {found.summary}"
+    if found.exception:
+        return f"raises again: {found.exception}"
+    where = {"grad": "a gradient", "param": "a parameter", "norm": "the gradient norm"}
+    place = where.get(found.place, f"the {found.place}")
+    return f"goes bad again: {place} is not finite"
+
+
+def open_capsule(
+    directory: Path,
+    facts: CapsuleFacts,
+    *,
+    recipe: str | None = None,
+    device: str | None = None,
+    say: Say = lambda line: None,
+) -> Session:
+    """A session that stands before the capsule's step, with the capsule's batch.
+
+    Raises:
+        InputError, NotReplayableError: as ``run_capsule``.
+    """
+    if facts.recipe_file and recipe is None:
+        raise NotReplayableError(
+            f"its recipe is the file {RECIPE}, a copy of {Path(facts.recipe_file).name}, "
+            "and a file is loaded only if you name it",
+            where=directory,
+            hint=f"read it, then: --recipe {directory / RECIPE}:{facts.recipe_name}",
+        )
+    session = open_session(_as_run(directory, facts), recipe=recipe, device=device, say=say)
+    try:
+        path = part(directory, STATE)
+        state = load_checkpoint(path)
+        try:
+            restore_state(session.training, state, where=path)
+            restore_beyond(session.training, session.recipe, state)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"is damaged ({error})", where=path) from error
+        session.step_index = facts.step
+        session.bad_state()  # what is not finite by nature shows before the step
+        if facts.batch_stored:
+            _give(session, load_part(directory, BATCH))
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def _as_run(directory: Path, facts: CapsuleFacts) -> Run:
+    """The run that a capsule was cut out of, as far as it holds it."""
+    row = {name: [value] for name, value in facts.row.items() if value is not None}
+    try:
+        return Run(
+            path=directory,
+            steps=StepTable.from_arrays({"step": [facts.step], **row}),
+            manifest=Manifest.from_json(facts.manifest),
+        )
+    except (FieldError, ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"is damaged: {error}", where=directory) from error
+
+
+def _give(session: Session, saved: Any) -> None:
+    """Let the recipe hand out the saved batch; what its ``batch`` does besides still happens."""
+    if not isinstance(saved, list):
+        raise InputError("is no list of micro-batches", where=BATCH)
+    made = session.recipe.batch
+
+    def batch(step: int) -> list[Any]:
+        with suppress(Exception):  # the data need not be on this machine
+            made(step)
+        return saved
+
+    session.recipe.batch = batch  # type: ignore[method-assign]
+
+
+def _same(expected: Expected, found: Expected) -> bool:
+    """The same fault: its place, and its operator where one was told."""
+    if expected.place != found.place:
+        return False
+    named = ("kind", "phase", "operator", "module")
+    return all(getattr(expected, name) == getattr(found, name) for name in named)
+
+
+def _differences(expected: Expected, found: Expected) -> list[str]:
+    words = {"place": "bad place", "autograd_node": "node of backward"}
+    lines = []
+    for name in ("place", "kind", "phase", "operator", "module", "autograd_node", "parameter"):
+        was, now = getattr(expected, name), getattr(found, name)
+        if was != now:
+            lines.append(f"{words.get(name, name)}: {now or 'none'} where {was or 'none'} was")
+    return lines

@@ -1,0 +1,318 @@
+"""Writing a capsule: the smallest thing that reproduces a bad step, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forensics.diagnose.bisection_result import BisectionResult, FaultKind, Origin
+from forensics.errors import ForensicsError, InputError, NotReplayableError, OutputError
+from forensics.record.portable import NotPortableError, portable
+from forensics.record.recipe import Batch
+from forensics.replay.capsule.contents import (
+    BATCH,
+    FACTS,
+    OPERATOR,
+    RECIPE,
+    REPRO,
+    REPRO_OPERATOR,
+    STATE,
+    CapsuleFacts,
+    Expected,
+    read_facts,
+)
+from forensics.replay.capsule.operator_inputs import (
+    CaughtOperator,
+    OperatorCatch,
+    buffers_of,
+    catchable,
+)
+from forensics.replay.capsule.running import expected_of, replay, run_capsule
+from forensics.replay.capsule.scripts import operator_script, repro_script
+from forensics.replay.capsule.whole_state import whole_state
+from forensics.replay.changes import Changes, batch_size, select_samples
+from forensics.replay.memory_state import MemoryState
+from forensics.replay.session import Session
+from forensics.replay.step_forensics import examine
+from forensics.replay.suspects import place_of
+from forensics.runlog.atomic import sync_directory, sync_file
+
+_PRIVATE = "_forensics_recipe_"
+"""Prefix of the module name under which a user's file is loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capsule:
+    """A capsule that was written.
+
+    Attributes:
+        path: its folder.
+        size: bytes on disk.
+        samples: how many samples it holds.
+        confirmed: a replay from what was written did the same.
+        notes: what it lacks, a clause each.
+    """
+
+    path: Path
+    size: int
+    samples: int
+    confirmed: bool
+    notes: tuple[str, ...] = ()
+
+
+def write_capsule(
+    directory: str | os.PathLike[str],
+    session: Session,
+    before: MemoryState,
+    result: BisectionResult,
+    *,
+    overwrite: bool = False,
+) -> Capsule:
+    """Write the state just before the bad step, its batch, the recipe and the expected answer.
+
+    Of the batch only the guilty samples are kept, where they go bad by themselves. The folder is
+    made under another name, replayed, and renamed when it is whole.
+
+    Args:
+        directory: a new or empty folder; with ``overwrite`` also one that holds a capsule.
+        session: of the run; left somewhere after the bad step.
+        before: the state just before the bad step.
+        result: tells the origin and the guilty samples.
+        overwrite: replace the capsule that is there.
+
+    Raises:
+        OutputError: the folder cannot be written, or holds something else.
+        NotReplayableError: a replay from the state does not go bad: there is nothing to keep.
+    """
+    target = Path(directory)
+    _refuse(target, overwrite)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
+    except OSError as error:
+        raise OutputError(error.strerror or str(error), where=target) from error
+    try:
+        facts = _fill(temporary, session, before, result)
+        confirmed, note = _confirm(temporary, session)
+        _move(temporary, target)
+    except OSError as error:
+        raise OutputError(error.strerror or str(error), where=target) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    notes = [note, *facts.missing]
+    if not facts.operator:
+        notes.append(f"no {OPERATOR}: {facts.operator_note}")
+    return Capsule(
+        path=target,
+        size=sum(file.stat().st_size for file in target.iterdir()),
+        samples=len(facts.samples) or facts.batch_size,
+        confirmed=confirmed,
+        notes=tuple(line for line in notes if line),
+    )
+
+
+def _refuse(target: Path, overwrite: bool) -> None:
+    """Nothing but a capsule is ever replaced."""
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise OutputError("is no folder", where=target, hint="choose another --capsule")
+    if not any(target.iterdir()):
+        return
+    try:
+        read_facts(target)
+    except InputError:
+        raise OutputError(
+            "holds other files", where=target, hint="choose a new or empty folder"
+        ) from None
+    if not overwrite:
+        raise OutputError("holds a capsule", where=target, hint="--overwrite replaces it")
+
+
+# -- what goes in ------------------------------------------------------------------------------
+
+
+def _fill(
+    home: Path, session: Session, before: MemoryState, result: BisectionResult
+) -> CapsuleFacts:
+    applied = result.origin is not None and result.origin.kind is FaultKind.APPLIED
+    samples, expected, origin = _smallest(session, before, result, applied)
+    caught, why_not = _caught(session, before, origin, samples)
+    session.restore(before)
+    state, missing = whole_state(
+        session.training, session.recipe, before.step, gradients=session.own_loop
+    )
+    _save(state, home / STATE)
+    size = sum(map(batch_size, session.batch(before.step)))
+    stored, note = _save_batch(home / BATCH, session, before.step, samples)
+    source = _source_of(session)
+    facts = CapsuleFacts(
+        step=before.step,
+        run=str(session.run.path),
+        manifest=session.manifest.to_json(),
+        row=session.recorded(before.step) or {},
+        expected=expected,
+        samples=samples,
+        batch_size=size,
+        batch_stored=stored,
+        recipe_file=str(source.name) if source else "",
+        operator=caught.name if caught else "",
+        operator_note=why_not,
+        missing=(*missing, *note),
+    )
+    if source is not None:
+        facts = replace(facts, recipe_sha256=_copy(source, home / RECIPE))
+    if caught is not None:
+        _save({"args": caught.args, "kwargs": caught.kwargs}, home / OPERATOR)
+        _write(home / REPRO_OPERATOR, operator_script(caught.name, caught.kind))
+    script = repro_script(
+        step=before.step,
+        summary=expected.summary or f"It goes bad in: {expected.place}.",
+        recipe_source=RECIPE if source else "",
+        recipe_name=session.recipe.name,
+    )
+    _write(home / REPRO, script)
+    _write(home / FACTS, facts.to_text())
+    sync_directory(home)
+    return facts
+
+
+def _smallest(
+    session: Session, before: MemoryState, result: BisectionResult, applied: bool
+) -> tuple[tuple[int, ...], Expected, Origin | None]:
+    """The samples to keep (none: all of them), and what the step does on them."""
+    session.restore(before)
+    origin, whole = replay(session, applied)
+    if whole is not None and not whole.bad and origin is None:
+        raise NotReplayableError(
+            "a replay of the step is sound, so there is nothing to keep",
+            where=f"step {before.step}",
+        )
+    if result.samples and whole is not None:
+        session.restore(before)
+        part = examine(session, changes=Changes(keep={before.step: result.samples}))
+        if part.replayed is not None and place_of(part.replayed) == place_of(whole):
+            return result.samples, expected_of(part.origin, part.replayed), part.origin
+    return (), expected_of(origin, whole), origin
+
+
+def _caught(
+    session: Session, before: MemoryState, origin: Origin | None, samples: Sequence[int]
+) -> tuple[CaughtOperator | None, str]:
+    """The failing operator's inputs, or why there are none."""
+    why_not = catchable(origin)
+    if why_not or origin is None:
+        return None, why_not
+    session.restore(before)
+    catch = OperatorCatch(origin, buffers_of(session.model))
+    session.run_step(changes=_only(before.step, samples), trace=catch.wrap, check_state=False)
+    if catch.caught is None:
+        return None, catch.note or f"the call of {origin.operator} was not met again"
+    return catch.caught, ""
+
+
+def _only(step: int, samples: Sequence[int]) -> Changes:
+    return Changes(keep={step: tuple(samples)}) if samples else Changes()
+
+
+def _save_batch(
+    path: Path, session: Session, step: int, samples: Sequence[int]
+) -> tuple[bool, tuple[str, ...]]:
+    batches = select_samples(session.recipe, session.batch(step), step, _only(step, samples))
+    try:
+        plain = portable(_copied(batches), "batch")
+        if not _same_types(plain, batches):
+            raise NotPortableError("it is of types that a safe load does not know")
+    except NotPortableError as error:
+        return False, (f"the batch is not stored ({error}): the recipe makes it again",)
+    _save(plain, path)
+    return True, ()
+
+
+def _copied(batch: Batch) -> Any:
+    """On the CPU, and free of the larger tensors that it may be cut from."""
+    if isinstance(batch, Tensor):
+        return batch.detach().to("cpu", copy=True).contiguous()
+    if isinstance(batch, dict):
+        return {key: _copied(value) for key, value in batch.items()}
+    if type(batch) in (list, tuple):
+        return type(batch)(_copied(value) for value in batch)
+    return batch
+
+
+def _same_types(plain: Any, batch: Any) -> bool:
+    if type(plain) is not type(batch):
+        return False
+    if isinstance(batch, dict):
+        return all(_same_types(plain[key], batch[key]) for key in batch)
+    if isinstance(batch, list | tuple):
+        return all(map(_same_types, plain, batch))
+    return True
+
+
+def _source_of(session: Session) -> Path | None:
+    """The user's file that the recipe was loaded from; None for an installed one."""
+    name = type(session.recipe).__module__
+    module = sys.modules.get(name)
+    if not name.startswith(_PRIVATE) or module is None or module.__file__ is None:
+        return None
+    return Path(module.__file__)
+
+
+# -- the disk ----------------------------------------------------------------------------------
+
+
+def _save(value: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        torch.save(value, file)
+    sync_file(path)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    sync_file(path)
+
+
+def _copy(source: Path, target: Path) -> str:
+    payload = source.read_bytes()
+    target.write_bytes(payload)
+    sync_file(target)
+    return hashlib.sha256(payload).hexdigest()
+
+
+def _confirm(home: Path, session: Session) -> tuple[bool, str]:
+    """Replay what was written, before it gets its name."""
+    source = _source_of(session)
+    reference = f"{source}:{session.recipe.name}" if source else session.recipe.name
+    try:
+        verdict = run_capsule(home, recipe=reference, device=str(session.device))
+    except ForensicsError as error:
+        return False, f"its own replay failed: {error.line()}"
+    if verdict.confirmed:
+        return True, ""
+    return False, f"its own replay did otherwise: {'; '.join(verdict.differences)}"
+
+
+def _move(temporary: Path, target: Path) -> None:
+    """Give the folder its name; a capsule that is there goes only when the new one is in place."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}.old")
+    if target.exists():
+        os.rename(target, aside)
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+    sync_directory(target.parent)
