@@ -77,10 +77,10 @@ def bisect(
     fail_on: str | None,
     **options: Any,
 ) -> ExitCode:
-    """Find the first bad step, its operator and sample, and prove it by replay.
+    """Find the first bad step, its operator and sample, and prove it.
 
     RUN is a run directory. The log narrows the range, saved states are tested, the run is trained
-    again up to the bad step, and that step is traced operator by operator. Without a recipe the
+    again up to the bad step, and that step is traced operator by operator and proven by replays. Without a recipe the
     saved states are judged by their health alone.
 
     \b

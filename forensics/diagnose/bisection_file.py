@@ -201,6 +201,7 @@ class _Flat:
     bad_tensors: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     capsule: str = ""
+    capsule_bytes: int = 0
     next_command: str = ""
     notes: tuple[str, ...] = ()
 

@@ -227,6 +227,7 @@ class BisectionResult:
         bad_tensors: names of the first bad state's bad tensors, where health alone was judged.
         missing: what the saved states lack for a resume, a clause each.
         capsule: path of the capsule, or empty.
+        capsule_bytes: what it takes on disk.
         next_command: one command line that can be pasted; may be empty.
         notes: what else the user must know, a sentence each.
     """
@@ -257,5 +258,6 @@ class BisectionResult:
     bad_tensors: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     capsule: str = ""
+    capsule_bytes: int = 0
     next_command: str = ""
     notes: tuple[str, ...] = ()

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from forensics.diagnose.bisection_file import NAME, bisection_document
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.errors import InputError, NotReplayableError, UsageError
-from forensics.replay.bad import parse_bad
+from forensics.replay.bad import NONFINITE, parse_bad
+from forensics.replay.bisection import State
+from forensics.replay.health_bisection import bisect_health
 from forensics.replay.inquiry import Inquiry, Options, Progress
 from forensics.runlog.atomic import atomic_write
+from forensics.runlog.manifest import NewerSchemaError
 from forensics.runlog.run import Run, load_run
 
 
@@ -77,7 +81,10 @@ def bisect_run(
         capsule=None if capsule is None else Path(capsule),
         progress=progress or (lambda *_: None),
     )
-    run = _run_of(Path(path))
+    source = Path(path)
+    run = _run_of(source)
+    if run is None:
+        return _folder(source, options)
     inquiry = Inquiry(run, options)
     try:
         result = inquiry.result()
@@ -86,31 +93,69 @@ def bisect_run(
     return _kept(run, result)
 
 
-def _run_of(path: Path) -> Run:
-    """The run of a run directory, or of the ``checkpoints`` folder inside one."""
+def _run_of(path: Path) -> Run | None:
+    """The run of a run directory, or of the ``checkpoints`` folder inside one; None for neither.
+
+    Raises:
+        InputError: there is no such path, or a file that is no log.
+    """
     if path.is_dir() and path.name == "checkpoints":
         try:
             return load_run(path.parent)
         except InputError:
-            pass
-    return load_run(path)
+            return None
+    try:
+        return load_run(path)
+    except NewerSchemaError:
+        raise
+    except InputError:
+        if path.is_dir():
+            return None
+        raise
+
+
+def _folder(path: Path, options: Options) -> BisectionResult:
+    """A folder of saved states that is no run: judged by health alone."""
+    result = bisect_health(
+        path,
+        from_step=options.from_step,
+        until_step=options.until_step,
+        progress=options.progress,
+    )
+    if options.recipe is None:
+        return result
+    note = (
+        "The recipe was not used: without the run.json of a recorded run nothing says which config "
+        "and data these states belong to."
+    )
+    return replace(result, notes=(*result.notes, note))
 
 
 def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> BisectionResult:
     """What log and saved states tell by themselves, and what a replay would add."""
-    suspicion = inquiry.suspicion
-    reason = f"no replay: {error.line()}"
-    if suspicion.step is None:
-        return BisectionResult(
-            path=str(run.path), status=BisectStatus.NOT_BISECTABLE, reason=reason
-        )
-    return BisectionResult(
-        path=str(run.path),
+    suspicion, options = inquiry.suspicion, inquiry.options
+    why = f"No replay, so no operator: {error.line()}."
+    result = BisectionResult(
+        path=str(run.path), status=BisectStatus.NOT_BISECTABLE, reason=inquiry.looked_at()
+    )
+    if run.checkpoints and options.predicate.text == NONFINITE:
+        with suppress(InputError, UsageError):
+            result = bisect_health(
+                run.path,
+                from_step=options.from_step,
+                until_step=options.until_step,
+                progress=options.progress,
+            )
+    result = replace(result, path=str(run.path), notes=(*result.notes, why))
+    bad = [state.step for state in result.checkpoints if state.verdict == State.BAD.value]
+    if suspicion.step is None or (bad and min(bad) <= suspicion.step):
+        return result
+    return replace(
+        result,
         status=BisectStatus.LOCATED,
         reason=f"the log says {suspicion.step:,}: {suspicion.why}",
         first_bad_step=suspicion.step,
         root_step=suspicion.step,
-        notes=(reason,),
     )
 
 

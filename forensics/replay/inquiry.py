@@ -6,10 +6,13 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from forensics.diagnose.bisection_result import (
     BisectionResult,
@@ -20,12 +23,17 @@ from forensics.diagnose.bisection_result import (
     Persistence,
 )
 from forensics.diagnose.wording import steps as step_count
-from forensics.replay.bad import BadPredicate
-from forensics.replay.bisection import Judgement, State
+from forensics.errors import ForensicsError
+from forensics.replay.bad import NONFINITE, BadPredicate
+from forensics.replay.bisection import Judgement
+from forensics.replay.capsule.writing import write_capsule
+from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Detector, Passage
 from forensics.replay.location import Range, stand_before, stretch
+from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion, narrow
 from forensics.replay.proof import Proof
+from forensics.replay.remedy import remedies
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
 from forensics.replay.start_states import StateSearch, search_states
@@ -94,13 +102,13 @@ class Inquiry:
                 self._bisect(session)
         except KeyboardInterrupt:
             self._interrupted()
-        return self._answer()
+        return self.answer()
 
     # -- the way to the bad step ---------------------------------------------------------------
 
     def _bisect(self, session: Session) -> None:
         self.found.update(tolerance=session.tolerance, cross_device=session.cross_device)
-        self._search_states(session)
+        self._search_states()
         wanted = stretch(
             self.suspicion,
             self.states,
@@ -117,18 +125,12 @@ class Inquiry:
         else:
             self._not_reproduced(session, passage)
 
-    def _search_states(self, session: Session) -> None:
+    def _search_states(self) -> None:
         """Judge the saved states, by their health files where there are some."""
 
         def test(info: CheckpointInfo) -> Judgement:
-            self._progress("loading saved states", 0, 0)
-            if session.go_to(info.step) != info.step:
-                reason = session.untestable.get(info.step, "cannot be loaded")
-                return Judgement(state=State.UNTESTABLE, reason=reason)
-            bad = session.bad_state()
-            if bad:
-                return Judgement(state=State.BAD, reason=f"{bad[0]} is not finite")
-            return Judgement(state=State.GOOD)
+            self._progress("looking into saved states", 0, 0)
+            return judge_state(info.path, root=self.run.path)
 
         if self.judge.by_state:
             self.states = search_states(
@@ -225,17 +227,34 @@ class Inquiry:
         )
 
     def _prove(self, session: Session, passage: Passage, origin: Origin | None) -> None:
-        assert passage.before is not None
-        Proof(
+        before, passage.before = passage.before, None  # one holder, so that it can be let go of
+        wanted = self.options.capsule
+        proof = Proof(
             session=session,
-            before=passage.before,
+            before=before,
             bad=passage.bad,
             origin=origin,
             is_bad=self.judge.only_at(self.found["first_bad_step"]),
             progress=self.options.progress,
             notes=self.notes,
             found=self.found,
-        ).prove(trials=self.options.what_if, further_steps=self.options.further_steps)
+        )
+        del before
+        proof.prove(
+            trials=self.options.what_if,
+            further_steps=self.options.further_steps,
+            keep=None if wanted is None else lambda state: self._keep(session, state, wanted),
+        )
+
+    def _keep(self, session: Session, before: MemoryState, directory: Path) -> None:
+        """Write the capsule; where that fails, the answer says why and goes on."""
+        try:
+            made = write_capsule(directory, session, before, self.answer())
+        except ForensicsError as error:
+            self.notes.append(f"no capsule: {error.line()}")
+            return
+        self.found.update(capsule=str(made.path), capsule_bytes=made.size)
+        self.notes += [f"capsule: {note}" for note in made.notes]
 
     def _not_reproduced(self, session: Session, passage: Passage) -> None:
         """The record went bad where the replay does not."""
@@ -277,9 +296,9 @@ class Inquiry:
     def _silent(self, session: Session) -> None:
         """Nothing is bad in the log and in the states: is what was applied right?"""
         del session
-        self.found.update(status=BisectStatus.HEALTHY, reason=self._looked_at())
+        self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
 
-    def _looked_at(self) -> str:
+    def looked_at(self) -> str:
         """What was looked at, where nothing is wrong."""
         rows, states = self.suspicion.rows, self.states.verdicts
         tested = sum(state.verdict == "good" for state in states)
@@ -308,8 +327,54 @@ class Inquiry:
                 )
         self.found.update(status=BisectStatus.PARTIAL, reason=reason)
 
-    def _answer(self) -> BisectionResult:
+    def answer(self) -> BisectionResult:
+        """What is known by now."""
         fields = {"checkpoints": self.states.verdicts, **self.found}
         fields.setdefault("status", BisectStatus.NOT_BISECTABLE)
-        fields["notes"] = tuple(dict.fromkeys((*self.notes, *fields.get("notes", ()))))
+        step = fields.get("first_bad_step")
+        if step is not None:
+            fields["remedy"] = self._remedy(fields, step)
+        fields["notes"] = tuple(dict.fromkeys(self.notes))
+        fields["next_command"] = self._next(fields)
         return BisectionResult(path=str(self.run.path), **fields)
+
+    def _remedy(self, fields: Mapping[str, Any], step: int) -> tuple[str, ...]:
+        row = next(iter(np.flatnonzero(self.run.steps.step == step)), None)
+        skips = "skipped" in self.run.steps and row is not None
+        return remedies(
+            fields.get("origin"),
+            fields.get("growth"),
+            fields.get("what_if", ()),
+            first_bad_step=step,
+            samples=fields.get("samples", ()),
+            reproduces=fields.get("reproduces"),
+            persistence=fields.get("persistence", Persistence.UNKNOWN),
+            skipped=bool(skips and self.run.steps["skipped"][row]),
+            checkpoints=self.states.verdicts,
+        )
+
+    def _next(self, fields: Mapping[str, Any]) -> str:
+        """The one command that brings the reader further."""
+        run = shlex.quote(str(self.run.path))
+        if fields.get("capsule"):
+            return f"forensics capsule run {shlex.quote(fields['capsule'])}"
+        if fields["status"] is BisectStatus.PARTIAL:
+            return f"forensics bisect {run}{self._asked()}"
+        if fields.get("reproduces"):
+            name = f"capsule-{fields['first_bad_step']}"
+            folder = shlex.quote(str(self.run.path / name))
+            return f"forensics bisect {run}{self._asked()} --no-what-if --capsule {folder}"
+        return ""
+
+    def _asked(self) -> str:
+        """The options that were given and that the next command needs again."""
+        options = self.options
+        given = {
+            "--recipe": options.recipe,
+            "--bad": None if options.predicate.text == NONFINITE else options.predicate.text,
+            "--from": options.from_step,
+            "--until": options.until_step,
+            "--device": options.device,
+        }
+        parts = [f"{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None]
+        return "".join(f" {part}" for part in parts)

@@ -15,7 +15,7 @@ from forensics.replay.session import Session
 from forensics.replay.suspects import Audit, again, guilty_samples
 from forensics.replay.what_if import what_if, what_if_from
 
-Say = Callable[[str], None]
+Keep = Callable[[MemoryState], None]
 
 
 @dataclass(kw_only=True)
@@ -24,7 +24,7 @@ class Proof:
 
     Attributes:
         session: to replay with.
-        before: the state just before the bad step.
+        before: the state just before the bad step; let go of when it is needed no more.
         bad: the step as it went bad in the replay; None for a fault of what was applied.
         origin: where in the step; None where the trace could not tell.
         growth: what grew until then, or None.
@@ -36,7 +36,7 @@ class Proof:
     """
 
     session: Session
-    before: MemoryState
+    before: MemoryState | None
     bad: ReplayedStep | None
     origin: Origin | None
     growth: Growth | None = None
@@ -46,30 +46,40 @@ class Proof:
     notes: list[str] = field(default_factory=list)
     found: dict[str, Any] = field(default_factory=dict)
 
-    def prove(self, *, trials: bool, further_steps: int) -> None:
+    def prove(self, *, trials: bool, further_steps: int, keep: Keep | None = None) -> None:
         """Replay the step again and again, and fill in the answers.
 
         Args:
             trials: try changes, too.
             further_steps: steps that each change is tried for.
+            keep: writes a capsule of the state before the step.
         """
+        step = self._state.step
         self._again()
         if self.audit is None:
             self._samples()
         self._persistence()
+        if keep is not None:
+            self.progress("writing the capsule", 0, 0)
+            keep(self._state)
         if trials and self.audit is None and self.found["reproduces"]:
-            self._what_if(further_steps)
+            self._what_if(step, further_steps)
+
+    @property
+    def _state(self) -> MemoryState:
+        assert self.before is not None
+        return self.before
 
     def _again(self) -> None:
         self.progress("again, unchanged", 0, 3)
-        seen = again(self.session, self.before, is_bad=self.is_bad, audit=self.audit)
+        seen = again(self.session, self._state, is_bad=self.is_bad, audit=self.audit)
         self.found.update(reproduces=seen.reproduces, replays=seen.replays)
         if seen.reproduces and not seen.alike:
             self.notes.append("the replays of the bad step are not bit-identical among themselves")
 
     def _samples(self) -> None:
         self.progress("which samples", 0, 0)
-        guilty = guilty_samples(self.session, self.before, is_bad=self.is_bad, as_in=self.bad)
+        guilty = guilty_samples(self.session, self._state, is_bad=self.is_bad, as_in=self.bad)
         self.found.update(samples=guilty.samples, batch_size=guilty.batch_size)
         if guilty.note:
             self.found["samples_note"] = guilty.note
@@ -78,7 +88,7 @@ class Proof:
         self.progress("does it persist", 0, 0)
         self.found["persistence"] = persistence(
             self.session,
-            self.before,
+            self._state,
             origin=self.origin,
             growth=self.growth,
             reproduces=self.found["reproduces"],
@@ -86,11 +96,10 @@ class Proof:
             audit=self.audit,
         )
 
-    def _what_if(self, further_steps: int) -> None:
-        step = self.before.step
+    def _what_if(self, step: int, further_steps: int) -> None:
         tried = what_if(
             self.session,
-            self.before,
+            self._state,
             samples=self.found.get("samples", ()),
             further_steps=further_steps,
             is_bad=self.is_bad,
@@ -100,6 +109,7 @@ class Proof:
         grew = self.growth is not None or self._is(FaultKind.GROWTH)
         lasting = self.found["persistence"] is Persistence.PERSISTENT
         if grew or lasting:
+            self.before = None  # a training built anew takes its room
             root = self.found.get("root_step")
             early = what_if_from(
                 self.session,
