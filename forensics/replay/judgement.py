@@ -9,6 +9,7 @@ from forensics.replay.call_site import Phase
 from forensics.replay.explanation import explain, is_overflow
 from forensics.replay.op_trace import INPUT, Birth
 from forensics.replay.raised import Raised
+from forensics.replay.step_facts import StepFacts
 from forensics.replay.step_trace import Damage, StepTrace
 from forensics.replay.tensor_stats import TensorStats
 
@@ -55,10 +56,41 @@ def birth_origin(trace: StepTrace, index: int) -> Origin:
         parameters=bad if parameter in bad or not parameter else (*bad, parameter),
         element=str(list(at)) if at is not None else "",
         source_line=birth.source_line,
-        inputs=tuple(facts(stats) for stats in birth.inputs),
-        output=None if birth.output is None else facts(birth.output, _leaf_name(birth)),
+        inputs=tuple(_facts_of(stats) for stats in birth.inputs),
+        output=None if birth.output is None else _facts_of(birth.output, _leaf_name(birth)),
         chain=chain_of(trace, index),
         summary=f"{explain(birth)}{_also_named(trace, parameter)}.",
+    )
+
+
+def norm_origin(facts: StepFacts) -> Origin | None:
+    """A gradient norm that overflowed over finite gradients: the clip makes all of them 0."""
+    trace = facts.trace
+    births = [(i, b) for i, b in enumerate(trace.births) if _is_norm_overflow(b)]
+    if not births or any(d.place == "gradient" for d in trace.damages):
+        return None
+    index, birth = births[0]
+    name, lines = facts.largest(), [clip.source_line for clip in facts.events.clips]
+    true = facts.arrived() / facts.scale
+    return Origin(
+        kind=FaultKind.NORM_OVERFLOW,
+        phase=str(Phase.CLIP),
+        operator=birth.operator,
+        module=birth.module,
+        parameter=name,
+        parameters=tuple(dict.fromkeys(trace.arrival)),
+        source_line=birth.source_line or next(iter(lines), ""),
+        inputs=tuple(_facts_of(stats) for stats in birth.inputs),
+        output=None if birth.output is None else _facts_of(birth.output),
+        chain=(
+            *chain_of(trace, index),
+            ChainLink(phase=str(Phase.CLIP), what="norm", kind="inf"),
+        ),
+        summary=(
+            f"the gradient norm overflowed in {birth.operator}: every gradient is finite, their "
+            f"true norm is {true:.3g} (largest in {name}), and a clip by an infinite norm makes "
+            "the whole step 0."
+        ),
     )
 
 
@@ -111,7 +143,13 @@ def chain_of(trace: StepTrace, index: int) -> tuple[ChainLink, ...]:
     return tuple(links)
 
 
-def facts(stats: TensorStats, name: str = "") -> TensorFacts:
+def _is_norm_overflow(birth: Birth) -> bool:
+    norm = "norm" in birth.operator and "layer_norm" not in birth.operator
+    outside = birth.phase is Phase.CLIP and not birth.autograd_node
+    return norm and outside and birth.kind == "inf" and all(s.finite for s in birth.inputs)
+
+
+def _facts_of(stats: TensorStats, name: str = "") -> TensorFacts:
     """A tensor in numbers, as results keep them."""
     return TensorFacts(
         dtype=stats.dtype,

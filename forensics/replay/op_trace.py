@@ -23,6 +23,7 @@ from forensics.replay.call_site import CallSite, Parts, Phase, call_site
 from forensics.replay.graph_parameters import nearest_parameter, parameter_names
 from forensics.replay.operator_call import Lane, OperatorCall, storage_key
 from forensics.replay.tensor_stats import TensorStats, float_tensors, nonfinite_kind, stats_of
+from forensics.replay.underflow import Underflow, lost_to_rounding, underflow_of
 
 _SITE = "forensics_call_site"
 """Key under which an autograd node remembers where its forward was called."""
@@ -30,6 +31,8 @@ _CONSTANT = -1
 """Birth index of a deliberate infinity."""
 INPUT = "input"
 """Label of a bad value that came with the data."""
+_UNDERFLOWS = 20
+"""Operators that lost their result of which the numbers are kept."""
 _COPIED = 1 << 20
 """Elements up to which a tensor is kept as it was before an operator writes it."""
 
@@ -107,6 +110,9 @@ class OpTrace:
 
     def __init__(self, model: nn.Module, parts: Parts | None = None) -> None:
         self.births: list[Birth] = []
+        self.underflows: list[Underflow] = []
+        self.roots: list[Tensor] = []
+        """What ``backward()`` was called on, detached."""
         self.parts = parts or Parts.of(model)
         self.buffers = {storage_key(b): name for name, b in model.named_buffers()}
         self.parameters = {storage_key(p): name for name, p in model.named_parameters()}
@@ -179,7 +185,22 @@ class OpTrace:
                 kind = nonfinite_kind(result)
                 if kind:
                     self._judge(_Judged(call, kind, result, lane, before))
+            self._note_underflow(call, out)
         return out
+
+    def _note_underflow(self, call: OperatorCall, out: Any) -> None:
+        node = torch._C._current_autograd_node()
+        if node is None or len(self.underflows) == _UNDERFLOWS:
+            return
+        found = lost_to_rounding(call, out)
+        if found is not None:
+            made: CallSite | None = _metadata(node).get(_SITE)
+            site = made or call_site(self.parts, depth=4, in_backward=True)
+            self.underflows.append(
+                underflow_of(
+                    call, found, node=_node_name(node), module=site.module, line=site.source_line
+                )
+            )
 
     def _note_reading(self, call: OperatorCall, lane: Lane) -> None:
         read = call.name == "aten._local_scalar_dense" and lane.inputs
@@ -261,9 +282,13 @@ def _in_backward(birth: Birth, node: Any, site: CallSite) -> Birth:
         birth,
         phase=Phase.BACKWARD,
         module=at.module,
-        autograd_node=node.name().rsplit("::", 1)[-1],
+        autograd_node=_node_name(node),
         source_line=at.source_line,
     )
+
+
+def _node_name(node: Any) -> str:
+    return str(node.name()).rsplit("::", 1)[-1]
 
 
 def _before(tensor: Tensor) -> _Before:
@@ -305,6 +330,8 @@ class _Sites(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         del types
+        if func is Tensor.backward:
+            self.trace.roots.append(args[0].detach())
         out = func(*args, **(kwargs or {}))
         site: CallSite | None = None
         for tensor in float_tensors(out):

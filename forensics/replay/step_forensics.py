@@ -1,20 +1,37 @@
-"""One replayed step under the trace: where exactly the fault came in."""
+"""One replayed step under the trace: where exactly the fault came in.
+
+Damage decides. What is non-finite and does damage is traced to the operator that made it; what a
+scaler absorbed is no fault; and where nothing is non-finite, what was applied is held against what
+should have been.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from forensics.diagnose.bisection_result import Origin
 from forensics.record.recipe import Training
-from forensics.replay.call_site import Parts
+from forensics.replay.applied import (
+    SKIP_CHECKS,
+    first_fault,
+    hidden_skip,
+    scale_link,
+    step_past_the_scaler,
+)
+from forensics.replay.call_site import Parts, Phase
 from forensics.replay.changes import Changes
-from forensics.replay.judgement import origin_of
+from forensics.replay.judgement import norm_origin, origin_of
+from forensics.replay.overflow import absorbed
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import AS_RECORDED, Session
+from forensics.replay.step_facts import Context, StartOfStep, StepFacts
 from forensics.replay.step_trace import StepTrace, StepTracer
+from forensics.replay.step_watch import StepEvents, StepWatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +40,27 @@ class Examination:
 
     Attributes:
         origin: where the fault came in; None where there is no fault.
+        absorbed: why something non-finite in the step is no fault; empty where there was none.
         trace: births and damages, in order.
+        events: what the step called.
+        facts: both, and what was known before.
         replayed: what the step came to; None without a session.
     """
 
     origin: Origin | None
-    trace: StepTrace
+    absorbed: str
+    facts: StepFacts
     replayed: ReplayedStep | None
+
+    @property
+    def trace(self) -> StepTrace:
+        """Births and damages of the step."""
+        return self.facts.trace
+
+    @property
+    def events(self) -> StepEvents:
+        """What the step called."""
+        return self.facts.events
 
 
 def examine_step(session: Session, *, changes: Changes = AS_RECORDED) -> Origin | None:
@@ -49,18 +80,22 @@ def examine(session: Session, *, changes: Changes = AS_RECORDED) -> Examination:
     Raises:
         NotReplayableError: a change cannot be made here.
     """
-    tracers: list[StepTracer] = []
+    found: list[tuple[StepTrace, StepEvents, StartOfStep]] = []
+    context = context_of(session, session.step_index)
 
     def traced(run: Callable[[], Any]) -> Any:
-        tracers.append(tracer_for(session.training, session.batches))
-        return tracers[0].run(run)
+        return _traced(session.training, run, session.batches, found)
 
     replayed = session.run_step(changes=changes, trace=traced)
-    return _judged(tracers[0].result(), replayed)
+    return _judged(session.training, found[0], len(session.batches), context, replayed)
 
 
 def examine_training(
-    training: Training, run: Callable[[], Any], micro_batches: Sequence[Any] = ()
+    training: Training,
+    run: Callable[[], Any],
+    micro_batches: Sequence[Any] = (),
+    *,
+    context: Context | None = None,
 ) -> Examination:
     """The same for a training without a session; what ``run`` raises is in the trace.
 
@@ -68,27 +103,95 @@ def examine_training(
         training: stands before the step.
         run: trains one step, returns its loss.
         micro_batches: what it trains on, as far as it is known.
+        context: what is known of the steps before.
     """
-    tracer = tracer_for(training, micro_batches)
+    found: list[tuple[StepTrace, StepEvents, StartOfStep]] = []
     # Whatever the user's loop raises is evidence, and is kept.
     with contextlib.suppress(Exception):
-        tracer.run(run)
-    return _judged(tracer.result(), None)
+        _traced(training, run, micro_batches, found)
+    return _judged(training, found[0], len(micro_batches), context or Context(), None)
 
 
-def tracer_for(training: Training, micro_batches: Sequence[Any]) -> StepTracer:
-    """A tracer of one step of a training."""
+def context_of(session: Session, step: int) -> Context:
+    """What the record says around a step."""
+    row, before = session.recorded(step) or {}, session.recorded(step - 1) or {}
+    steps = session.run.steps
+    earlier = steps.step < step
+    rates = steps["lr"][steps.present("lr")] if "lr" in steps else np.zeros(0)
+    peak = float(np.nanmax(rates, initial=0.0))
+    rate = row.get("lr")
+    return Context(
+        step=step,
+        threshold=session.manifest.max_norm,
+        scale_before=before.get("scaler_scale"),
+        taken_before=None if before.get("skipped") is None else not before["skipped"],
+        trained="skipped" in steps and bool(np.any(steps["skipped"][earlier] == 0)),
+        rate_share=rate / peak if isinstance(rate, float) and peak > 0 else 1.0,
+    )
+
+
+def _traced(
+    training: Training,
+    run: Callable[[], Any],
+    micro_batches: Sequence[Any],
+    found: list[tuple[StepTrace, StepEvents, StartOfStep]],
+) -> Any:
+    """Run the step under trace and watch; what they saw is kept even where it raises."""
+    parts = Parts.of(training.model, training.optimizers, training.schedulers, training.ema)
     extra = list(training.extra.items())
     if training.ema is not None:
         extra.insert(0, ("ema", training.ema))
-    return StepTracer(
+    start = StartOfStep.of(training)
+    tracer = StepTracer(
         training.model,
         optimizers=training.optimizers,
         micro_batches=micro_batches,
         extra=extra,
-        parts=Parts.of(training.model, training.optimizers, training.schedulers, training.ema),
+        parts=parts,
     )
+    watch = StepWatch(parts, measure=True, owners=training.optimizers)
+    try:
+        with watch.watching():
+            return tracer.run(run)
+    finally:
+        found.append((tracer.result(), watch.events, start))
 
 
-def _judged(trace: StepTrace, replayed: ReplayedStep | None) -> Examination:
-    return Examination(origin=origin_of(trace), trace=trace, replayed=replayed)
+def _judged(
+    training: Training,
+    found: tuple[StepTrace, StepEvents, StartOfStep],
+    micro_batches: int,
+    context: Context,
+    replayed: ReplayedStep | None,
+) -> Examination:
+    trace, events, start = found
+    facts = StepFacts(
+        training=training,
+        trace=trace,
+        events=events,
+        start=start,
+        micro_batches=micro_batches,
+        context=context,
+    )
+    origin, why = judge(facts)
+    return Examination(origin=origin, absorbed=why, facts=facts, replayed=replayed)
+
+
+def judge(facts: StepFacts) -> tuple[Origin | None, str]:
+    """The origin of a traced step, and why what was non-finite in it is no fault."""
+    origin = origin_of(facts.trace)
+    if origin is None:
+        return norm_origin(facts) or first_fault(facts), ""
+    why = absorbed(facts)
+    if why:
+        reset = scale_link(facts)
+        if reset is None:
+            return first_fault(facts, SKIP_CHECKS), why
+        grown = f"{origin.summary[:-1]}; the loss scale was reset ({reset.name})."
+        return replace(origin, chain=(reset, *origin.chain), summary=grown), ""
+    if origin.phase == Phase.OPTIMIZER:
+        return step_past_the_scaler(facts) or origin, ""
+    hidden = hidden_skip(facts)
+    if hidden is not None:
+        return replace(hidden, chain=(*origin.chain, *hidden.chain)), ""
+    return origin, ""

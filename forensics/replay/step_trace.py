@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
@@ -22,6 +23,7 @@ from forensics.replay.tensor_stats import (
     nonfinite_kind,
     stats_of,
 )
+from forensics.replay.underflow import Underflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,10 @@ class StepTrace:
         exception: ``Type: message`` of what the step raised, or empty.
         raised: the same in detail, or None.
         tied: further names of parameters that have several, by their first name.
+        underflows: backward operators that lost their result to half precision, in order.
+        arrived: L2 norm of each gradient as it last arrived, all micro-batches summed.
+        kept: L2 norm of what each gradient held before the first micro-batch's arrived.
+        roots: what ``backward()`` was called on, as numbers, in order.
     """
 
     births: tuple[Birth, ...]
@@ -64,6 +70,10 @@ class StepTrace:
     exception: str = ""
     raised: Raised | None = None
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    underflows: tuple[Underflow, ...] = ()
+    arrived: Mapping[str, float] = field(default_factory=dict)
+    kept: Mapping[str, float] = field(default_factory=dict)
+    roots: tuple[float, ...] = ()
 
     @property
     def origin(self) -> Birth | None:
@@ -122,8 +132,7 @@ class StepTracer:
     ) -> None:
         self.model, self.optimizers, self.extra = model, list(optimizers), list(extra)
         self.trace = OpTrace(model, parts)
-        self._arrival: list[str] = []
-        self._gradients: list[Damage] = []
+        self._seen = _Gradients(self.trace)
         self._loss: Any = float("nan")
         self._raised: Raised | None = None
         self._masks = _infinite_by_nature(model, self.extra)
@@ -131,7 +140,7 @@ class StepTracer:
 
     def run(self, run_step: Callable[[], Any]) -> Any:
         """Run the step under the trace; returns its loss."""
-        with _gradient_hooks(self.model, self.trace, self._arrival, self._gradients):
+        with self._seen.watching(self.model):
             try:
                 with tracing(self.trace):
                     self._loss = run_step()
@@ -147,12 +156,16 @@ class StepTracer:
         names = self.trace.parameter_names.names.values()
         return StepTrace(
             births=tuple(self.trace.births),
-            damages=(*first, *self._gradients, *left),
-            arrival=tuple(self._arrival),
+            damages=(*first, *self._seen.damages, *left),
+            arrival=tuple(self._seen.arrival),
             loss=_number(self._loss),
             exception=self._raised.message if self._raised else "",
             raised=self._raised,
             tied={all_names[0]: all_names[1:] for all_names in names if len(all_names) > 1},
+            underflows=tuple(self.trace.underflows),
+            arrived=self._seen.arrived,
+            kept=self._seen.kept,
+            roots=tuple(float(root) for root in self.trace.roots),
         )
 
 
@@ -215,31 +228,60 @@ def _named_tensors(name: str, tree: Any) -> Iterator[tuple[str, Tensor]]:
             yield from _named_tensors(f"{name}.{i}", value)
 
 
-@contextmanager
-def _gradient_hooks(
-    model: nn.Module, trace: OpTrace, arrival: list[str], damages: list[Damage]
-) -> Iterator[None]:
-    """Look at each gradient as it arrives: after the clip, innocent ones look guilty too."""
+class _Gradients:
+    """Looks at each gradient as it arrives: after the clip, innocent ones look guilty too."""
 
-    def hook(name: str) -> Callable[[Tensor], None]:
-        def look(parameter: Tensor) -> None:
-            arrival.append(name)
-            if parameter.grad is not None and is_float(parameter.grad):
-                with _disable_current_modes():  # looking at a gradient is no part of the step
-                    damages.extend(_damage(trace, "gradient", name, parameter.grad))
+    def __init__(self, trace: OpTrace) -> None:
+        self.trace = trace
+        self.arrival: list[str] = []
+        self.damages: list[Damage] = []
+        self.arrived: dict[str, float] = {}
+        self.kept: dict[str, float] = {}
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Hook every parameter's gradient."""
+        handles: list[Any] = []
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and parameter.is_leaf:
+                handles.append(parameter.register_hook(self._before(name, parameter)))
+                handles.append(parameter.register_post_accumulate_grad_hook(self._after(name)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, name: str, parameter: Tensor) -> Callable[[Tensor], None]:
+        def look(gradient: Tensor) -> None:
+            del gradient
+            with _disable_current_modes():  # looking at a gradient is no part of the step
+                held = _norm(parameter.grad)
+            if not held:  # cleared since: what it held before does not matter
+                self.kept[name] = 0.0
+            self.kept.setdefault(name, held)
 
         return look
 
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(hook(name))
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and parameter.is_leaf
-    ]
-    try:
-        yield
-    finally:
-        for handle in hooks:
-            handle.remove()
+    def _after(self, name: str) -> Callable[[Tensor], None]:
+        def look(parameter: Tensor) -> None:
+            self.arrival.append(name)
+            with _disable_current_modes():
+                self.arrived[name] = _norm(parameter.grad)
+                if parameter.grad is not None and is_float(parameter.grad):
+                    self.damages += _damage(self.trace, "gradient", name, parameter.grad)
+
+        return look
+
+
+def _norm(gradient: Tensor | None) -> float:
+    """The L2 norm, in float64 where the device has it; of a sparse gradient that of its values."""
+    if gradient is None:
+        return 0.0
+    values = gradient.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    wide = torch.float32 if values.device.type == "mps" else torch.float64
+    return float(torch.linalg.vector_norm(values, dtype=wide))
 
 
 def _damage(trace: OpTrace, place: str, name: str, tensor: Tensor) -> list[Damage]:
