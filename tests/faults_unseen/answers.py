@@ -13,6 +13,30 @@ def _at(file: str, name: str) -> str:
     return f"{_HOME / file}.py:{name}"
 
 
+SOUND: tuple[str, ...] = tuple(
+    _at("healthy", name)
+    for name in (
+        "ok-zero-init",
+        "ok-warm-up-from-zero",
+        "ok-checkpointed",
+        "ok-straight-through",
+        "ok-gradient-noise",
+        "ok-clip-by-value",
+        "ok-fused-overflow",
+        "ok-scaler-late-overflow",
+        "ok-two-rates",
+        "ok-dead-units",
+        "ok-bf16-parameters",
+        "ok-unused-rows",
+        "ok-inner-penalty",
+        "ok-two-optimizers",
+        "ok-masked-nan",
+        "ok-accumulated-fp16",
+        "ok-large-finite",
+    )
+)
+"""Sound trainings that do something unusual."""
+
 UNSEEN: tuple[Answer, ...] = (
     Answer(
         recipe=_at("sequences", "gpt-empty-sequence"),
@@ -49,6 +73,7 @@ UNSEEN: tuple[Answer, ...] = (
         phase=("backward",),
         operators=("PowBackward0",),
         parameter="head.bias",
+        persistence="persistent",
     ),
     Answer(
         recipe=_at("sequences", "gpt-tiny-loss-weight"),

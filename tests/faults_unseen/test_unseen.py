@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from forensics.record.recipe_lookup import find_recipe
 from forensics.record.reference_loop import RecordOptions, record_run
 from forensics.runlog.run import load_run
-from tests.faults_unseen.answers import UNSEEN
+from tests.faults_unseen.answers import SOUND, UNSEEN
 
 SHOWN_IN = {
     "gpt-empty-sequence": "loss",
@@ -30,7 +29,6 @@ def test_the_log_turns_bad_at_the_step(tmp_path, answer):
     config = replace(recipe.defaults, device="cpu")
     config = replace(config, steps=min(config.steps, answer.step + 4))
     options = RecordOptions(tmp_path / "run", checkpoint_every=0, snapshot_every=0)
-    torch.set_num_threads(1)
     record_run(recipe(config), config, options, say=lambda _: None)
     steps = load_run(tmp_path / "run").steps
     assert len(steps) == config.steps
@@ -42,3 +40,14 @@ def test_the_log_turns_bad_at_the_step(tmp_path, answer):
             assert all(step >= answer.step for step in bad)
     if recipe.name not in SHOWN_IN:
         assert np.isfinite(steps["loss"]).all()
+
+
+@pytest.mark.parametrize("reference", SOUND, ids=lambda reference: reference.split(":")[-1])
+def test_the_sound_ones_end_well(tmp_path, reference):
+    recipe = find_recipe(reference)
+    config = replace(recipe.defaults, device="cpu", steps=8)
+    options = RecordOptions(tmp_path / "run", checkpoint_every=0, snapshot_every=0)
+    record_run(recipe(config), config, options, say=lambda _: None)
+    steps = load_run(tmp_path / "run").steps
+    assert np.isfinite(steps["loss"]).all()
+    assert not steps["skipped"].all()
