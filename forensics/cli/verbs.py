@@ -28,6 +28,11 @@ VERBS: Mapping[str, Verb] = {
         "bisect",
         "Find the first bad step, its operator and sample, and prove it.",
     ),
+    "capsule": Verb(
+        "forensics.cli.capsule",
+        "capsule",
+        "Replay a bad step that was cut out of a run, and confirm it.",
+    ),
     "rules": Verb(
         "forensics.cli.rules", "rules", "List what can be diagnosed, or explain one rule."
     ),

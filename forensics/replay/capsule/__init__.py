@@ -6,7 +6,8 @@ the recorded row, the expected answer), ``repro.py``; and, where an operator mad
 non-finite value, its inputs alone as ``op.pt`` with ``repro_op.py``.
 """
 
-from forensics.replay.capsule.running import CapsuleVerdict, run_capsule
+from forensics.diagnose.capsule_verdict import CapsuleVerdict
+from forensics.replay.capsule.running import run_capsule
 from forensics.replay.capsule.writing import Capsule, write_capsule
 
 __all__ = ["Capsule", "CapsuleVerdict", "run_capsule", "write_capsule"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from forensics.diagnose.capsule_verdict import FaultFacts
 from forensics.errors import InputError
 from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.manifest import Manifest
@@ -27,38 +28,6 @@ REPRO = "repro.py"
 REPRO_OPERATOR = "repro_op.py"
 
 _LARGEST = 64 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expected:
-    """What the bad step does, as the capsule's own contents reproduced it when it was written.
-
-    Attributes:
-        place: where it goes bad: ``loss``, ``grad``, ``exception:ValueError`` …; empty for a
-            fault of what was applied.
-        kind: of the fault, as in a bisection's result; empty where no trace could tell.
-        phase: of the origin.
-        operator: of the origin.
-        module: of the origin.
-        autograd_node: of the origin.
-        parameter: nearest the origin.
-        loss: what the step returned; None where it raised.
-        exception: what it raised, or empty.
-        summary: one sentence with the numbers.
-        source_line: the user's own line.
-    """
-
-    place: str = ""
-    kind: str = ""
-    phase: str = ""
-    operator: str = ""
-    module: str = ""
-    autograd_node: str = ""
-    parameter: str = ""
-    loss: float | None = None
-    exception: str = ""
-    summary: str = ""
-    source_line: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +58,7 @@ class CapsuleFacts:
     run: str = ""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
-    expected: Expected = Expected()
+    expected: FaultFacts = field(default_factory=FaultFacts)
     samples: tuple[int, ...] = ()
     batch_size: int = 0
     batch_stored: bool = True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forensics.diagnose.bisection_result import FaultKind, Origin
+from forensics.diagnose.capsule_verdict import CapsuleVerdict, FaultFacts
 from forensics.errors import InputError, NotReplayableError
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.training_state import restore_state
@@ -18,7 +18,6 @@ from forensics.replay.capsule.contents import (
     RECIPE,
     STATE,
     CapsuleFacts,
-    Expected,
     load_part,
     part,
     read_facts,
@@ -34,35 +33,6 @@ from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CapsuleVerdict:
-    """What the replay of a capsule came to.
-
-    Attributes:
-        path: of the capsule.
-        step: that was replayed.
-        confirmed: it goes bad in the same place, by the same operator.
-        expected: what it was written for.
-        found: what it does here.
-        differences: what is otherwise, a clause each; there may be some where it is confirmed.
-        notes: what differs from the recording's machine, a sentence each.
-    """
-
-    path: str
-    step: int
-    confirmed: bool
-    expected: Expected
-    found: Expected
-    differences: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        """A line with the verdict, and one for each difference."""
-        word = "confirmed" if self.confirmed else "not confirmed"
-        head = f"{word}: step {self.step:,} {told(self.found)}"
-        return "\n".join([head, *(f"  {line}" for line in (*self.differences, *self.notes))])
 
 
 def run_capsule(
@@ -99,7 +69,10 @@ def run_capsule(
             differences.append(f"{row.column} is {row.replayed} where {row.recorded} was recorded")
         return CapsuleVerdict(
             path=str(directory),
+            run=facts.run,
             step=facts.step,
+            samples=facts.samples,
+            batch_size=facts.batch_size,
             confirmed=_same(facts.expected, found),
             expected=facts.expected,
             found=found,
@@ -119,10 +92,10 @@ def replay(session: Session, applied: bool) -> tuple[Origin | None, ReplayedStep
     return examination.origin, examination.replayed
 
 
-def expected_of(origin: Origin | None, replayed: ReplayedStep | None) -> Expected:
+def expected_of(origin: Origin | None, replayed: ReplayedStep | None) -> FaultFacts:
     """What a step did, as a capsule keeps it."""
     log = replayed.log if replayed is not None else None
-    return Expected(
+    return FaultFacts(
         place=place_of(replayed) if replayed is not None else "",
         kind=origin.kind.value if origin else "",
         phase=origin.phase if origin else "",
@@ -135,19 +108,6 @@ def expected_of(origin: Origin | None, replayed: ReplayedStep | None) -> Expecte
         summary=origin.summary if origin else "",
         source_line=origin.source_line if origin else "",
     )
-
-
-def told(found: Expected) -> str:
-    """What a step does, in one clause."""
-    if not found.place and not found.operator:
-        return "is sound here"
-    if found.summary:
-        return f"does it again: {found.summary}"
-    if found.exception:
-        return f"raises again: {found.exception}"
-    where = {"grad": "a gradient", "param": "a parameter", "norm": "the gradient norm"}
-    place = where.get(found.place, f"the {found.place}")
-    return f"goes bad again: {place} is not finite"
 
 
 def open_capsule(
@@ -216,7 +176,7 @@ def _give(session: Session, saved: Any) -> None:
     session.recipe.batch = batch  # type: ignore[method-assign]
 
 
-def _same(expected: Expected, found: Expected) -> bool:
+def _same(expected: FaultFacts, found: FaultFacts) -> bool:
     """The same fault: its place, and its operator where one was told."""
     if expected.place != found.place:
         return False
@@ -224,7 +184,7 @@ def _same(expected: Expected, found: Expected) -> bool:
     return all(getattr(expected, name) == getattr(found, name) for name in named)
 
 
-def _differences(expected: Expected, found: Expected) -> list[str]:
+def _differences(expected: FaultFacts, found: FaultFacts) -> list[str]:
     words = {"place": "bad place", "autograd_node": "node of backward"}
     lines = []
     for name in ("place", "kind", "phase", "operator", "module", "autograd_node", "parameter"):

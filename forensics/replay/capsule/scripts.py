@@ -17,7 +17,7 @@ from forensics.replay.capsule import run_capsule
 
 here = Path(__file__).resolve().parent
 verdict = run_capsule(here, recipe={recipe})
-print(verdict.text())
+print(verdict.answer(), *verdict.differences, sep="\n  ")
 sys.exit(0 if verdict.confirmed else 1)
 '''
 

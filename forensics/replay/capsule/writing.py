@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from forensics.diagnose.bisection_result import BisectionResult, FaultKind, Origin
+from forensics.diagnose.capsule_verdict import FaultFacts
 from forensics.errors import ForensicsError, InputError, NotReplayableError, OutputError
 from forensics.record.portable import NotPortableError, portable
 from forensics.record.recipe import Batch
@@ -27,7 +28,6 @@ from forensics.replay.capsule.contents import (
     REPRO_OPERATOR,
     STATE,
     CapsuleFacts,
-    Expected,
     read_facts,
 )
 from forensics.replay.capsule.operator_inputs import (
@@ -189,7 +189,7 @@ def _fill(
 
 def _smallest(
     session: Session, before: MemoryState, result: BisectionResult, applied: bool
-) -> tuple[tuple[int, ...], Expected, Origin | None]:
+) -> tuple[tuple[int, ...], FaultFacts, Origin | None]:
     """The samples to keep (none: all of them), and what the step does on them."""
     session.restore(before)
     origin, whole = replay(session, applied)
