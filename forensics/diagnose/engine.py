@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from forensics.diagnose.rule import Rule
 from forensics.diagnose.signals import Signals
 from forensics.errors import UsageError
 from forensics.runlog.run import Run
+
+if TYPE_CHECKING:
+    from forensics.diagnose.bisection_result import BisectionResult
 
 Overrides = Mapping[str, Mapping[str, Any]]
 """Thresholds from a config file: by rule id, then by threshold name."""
@@ -43,6 +46,7 @@ def diagnose(
     from forensics.diagnose.verdict import weigh
 
     chosen = _choose(RULES if rules is None else rules, select, ignore)
+    run, result, notes = _bisection_of(run)
     signals = Signals(run)
     settings = {r.id: _settings(r, (thresholds or {}).get(r.id, {})) for r in chosen}
     outcomes: list[RuleOutcome] = []
@@ -55,7 +59,34 @@ def diagnose(
     with np.errstate(all="ignore"):  # a log may hold any number, and ratios of any two
         verdict = weigh(signals, tuple(findings), tuple(outcomes))
         facts = facts_of(signals)
-    return Diagnosis(run=facts, verdict=verdict, findings=tuple(findings), rules=tuple(outcomes))
+    diagnosis = Diagnosis(
+        run=facts, verdict=verdict, findings=tuple(findings), rules=tuple(outcomes)
+    )
+    return _with_bisection(diagnosis, result, notes)
+
+
+def _bisection_of(run: Run) -> tuple[Run, BisectionResult | None, tuple[str, ...]]:
+    """The run without a bisection that does not hold for its log, the one that does, and notes."""
+    if run.bisection is None:
+        return run, None, ()
+    from forensics.diagnose.bisection_file import bisection_of
+
+    result, notes = bisection_of(run)
+    return replace(run, bisection=run.bisection if result else None), result, notes
+
+
+def _with_bisection(
+    diagnosis: Diagnosis, result: BisectionResult | None, notes: tuple[str, ...]
+) -> Diagnosis:
+    """The diagnosis with what a bisection located, and with what is wrong with its file."""
+    if notes:
+        facts = replace(diagnosis.run, repairs=(*diagnosis.run.repairs, *notes))
+        diagnosis = replace(diagnosis, run=facts)
+    if result is None:
+        return diagnosis
+    from forensics.diagnose.located import with_located
+
+    return with_located(diagnosis, result)
 
 
 def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, list[Finding]]:

@@ -6,7 +6,7 @@ log says which non-finite rows are routine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -96,7 +96,7 @@ def narrow(
         UsageError: the log lacks the predicate's column.
     """
     signals = Signals(run)
-    diagnosis = diagnose(run)
+    diagnosis = diagnose(replace(run, bisection=None))  # what an earlier bisection said is no log
     inside = _inside(signals, from_step, until_step)
     default = predicate.text == NONFINITE
     bad = bad_rows(signals, diagnosis) if default else predicate.rows(run.steps)

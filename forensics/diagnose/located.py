@@ -1,0 +1,153 @@
+"""What a bisection located, told by the report: the verdict's root says where, and its proof."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forensics.diagnose.bisection_result import (
+    BisectionResult,
+    BisectStatus,
+    FaultKind,
+    Origin,
+    Persistence,
+)
+from forensics.diagnose.finding import Diagnosis, Finding, Severity, Status, TimelineEntry, Verdict
+
+RULE = "bisection"
+"""Stands for a rule's id where a replay found what no rule of the log shows."""
+_BAD = {FaultKind.NAN: "NaN", FaultKind.INF: "Inf"}
+
+
+def with_located(diagnosis: Diagnosis, result: BisectionResult) -> Diagnosis:
+    """The diagnosis with what the bisection found in its root.
+
+    A fault that the log does not show (nothing is non-finite, but what was applied is wrong)
+    becomes a finding of its own, and the root. A result that located nothing changes nothing.
+    """
+    step = result.first_bad_step
+    if result.status is not BisectStatus.LOCATED or step is None or result.origin is None:
+        return diagnosis
+    root = None if diagnosis.verdict.root is None else diagnosis.findings[diagnosis.verdict.root]
+    if root is None or not _is_about(root, result):
+        return _as_new_root(diagnosis, result, step)
+    found = replace(
+        root,
+        cause=located(result),
+        remedy=" ".join(result.remedy) or root.remedy,
+        subject=root.subject or _subject(result.origin),
+    )
+    findings = list(diagnosis.findings)
+    assert diagnosis.verdict.root is not None
+    findings[diagnosis.verdict.root] = found
+    verdict = _told(diagnosis.verdict, diagnosis.verdict.summary, result, step)
+    return replace(diagnosis, findings=tuple(findings), verdict=verdict)
+
+
+def finding_of(result: BisectionResult) -> Finding | None:
+    """A located fault as a finding; None where no step was located."""
+    step = result.first_bad_step
+    if result.status is not BisectStatus.LOCATED or step is None:
+        return None
+    lasting = result.persistence is Persistence.PERSISTENT
+    origin = result.origin
+    return Finding(
+        rule=RULE,
+        severity=Severity.CRITICAL if lasting else Severity.ERROR,
+        message=f"first bad step {step:,}" + ("" if origin is None else f": {_where(origin)}"),
+        first_step=step,
+        last_step=step,
+        subject="" if origin is None else _subject(origin),
+        cause="" if origin is None else located(result),
+        remedy=" ".join(result.remedy),
+    )
+
+
+def located(result: BisectionResult) -> str:
+    """The located fault in a few sentences: where, what, and what the replays proved."""
+    origin = result.origin
+    assert origin is not None
+    phase = f", in {origin.phase}" if origin.phase not in ("", "outside", "input") else ""
+    head = f"Located by bisection at step {result.first_bad_step or 0:,}{phase}"
+    sentences = [f"{head}: {origin.summary or _where(origin)}"]
+    if origin.source_line:
+        sentences.append(f"The line is {origin.source_line}")
+    if result.growth is not None:
+        sentences.append(f"It grew since step {result.growth.since_step:,}")
+    sentences.append(_proof(result))
+    return " ".join(_sentence(text) for text in sentences if text)
+
+
+def _where(origin: Origin) -> str:
+    """``aten.bmm in blocks.11.attn makes Inf (forward)``."""
+    if origin.phase == "outside":
+        return "from outside the training; a replay stays sound"
+    module = f" in {origin.module}" if origin.module else ""
+    what = _BAD.get(origin.kind)
+    made = f" makes {what}" if what else ""
+    phase = f" ({origin.phase})" if origin.phase else ""
+    return f"{origin.operator}{module}{made}{phase}"
+
+
+def _proof(result: BisectionResult) -> str:
+    parts = []
+    if result.samples:
+        shown = ", ".join(str(index) for index in result.samples[:4])
+        more = " and more" if len(result.samples) > 4 else ""
+        parts.append(f"sample {shown}{more} of its batch alone goes bad")
+    if result.reproduces is not None:
+        parts.append("a replay reproduces it" if result.reproduces else "no replay reproduces it")
+    if result.persistence is not Persistence.UNKNOWN:
+        lasting = result.persistence is Persistence.PERSISTENT
+        parts.append("it persists after the step" if lasting else "it is over after the step")
+    return "; ".join(parts)
+
+
+def _subject(origin: Origin) -> str:
+    return origin.parameter or origin.module
+
+
+def _is_about(root: Finding, result: BisectionResult) -> bool:
+    """Is the root of the log the fault that was located, or what came of it?"""
+    step = result.first_bad_step
+    return step is not None and step <= root.last_step + 1
+
+
+def _as_new_root(diagnosis: Diagnosis, result: BisectionResult, step: int) -> Diagnosis:
+    found = finding_of(result)
+    assert found is not None
+    findings = (*diagnosis.findings, found)
+    old = diagnosis.verdict
+    others = [] if old.root is None else [old.root, *old.consequences]
+    verdict = replace(
+        _told(old, _sentence(found.message), result, step),
+        status=Status.FAULTY,
+        root=len(findings) - 1,
+        consequences=(),
+        unrelated=tuple(dict.fromkeys((*others, *old.unrelated))),
+    )
+    return replace(diagnosis, findings=findings, verdict=verdict)
+
+
+def _told(verdict: Verdict, summary: str, result: BisectionResult, step: int) -> Verdict:
+    """The verdict with the place in its timeline, and without the questions that are answered."""
+    assert result.origin is not None
+    entry = TimelineEntry(when=f"{step:,}", title="located", detail=_where(result.origin))
+    answered = bool(result.reproduces)
+    command = f"forensics capsule run {result.capsule}" if result.capsule else ""
+    return replace(
+        verdict,
+        summary=summary,
+        timeline=(*verdict.timeline, entry),
+        undecided=() if answered else verdict.undecided,
+        next_command=command or _not_bisect(verdict.next_command),
+    )
+
+
+def _not_bisect(command: str) -> str:
+    """No bisection again: its answer is in this report."""
+    return "" if command.startswith("forensics bisect") else command
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:] if text[:2].isalpha() else text
+    return text if text.endswith((".", "!", "?")) else f"{text}."
