@@ -1,0 +1,40 @@
+"""A dozen known faults, recorded and bisected: the right step and the right origin."""
+
+import pytest
+
+from benchmarks.fault_answers import FAULTS
+from benchmarks.fault_location import findings_of, record, score
+from forensics.replay.bisect import bisect_run
+
+pytestmark = pytest.mark.filterwarnings(r"ignore:std\(\). degrees of freedom:UserWarning")
+
+REPRESENTATIVE = (
+    "adam-eps-fp16",
+    "batch-norm-of-one",
+    "clip-norm-overflow",
+    "entropy-log-zero",
+    "ffn-overflow-fp16",
+    "gumbel-rounding",
+    "learned-scale-blowup",
+    "one-bad-rank",
+    "resume-without-scaler",
+    "second-moment-overflow",
+    "sqrt-at-zero",
+    "target-overflow",
+)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVE)
+def test_the_fault_is_found_where_it_is(tmp_path, name):
+    answer = next(a for a in FAULTS if a.recipe == name)
+    record(answer, tmp_path / name)
+    result = bisect_run(tmp_path / name, what_if=False)
+    marks = score(answer, result)
+    assert (marks.step, marks.origin) == (True, True), marks.said
+    assert (marks.phase, marks.reproduces) == (True, True), marks.said
+    assert result.origin.summary, "one sentence with the numbers that prove it"
+
+
+@pytest.mark.parametrize("name", ["control-scaler-warm-up", "control-loss-spike"])
+def test_a_sound_run_is_left_in_peace(tmp_path, name):
+    assert findings_of(name, tmp_path, what_if=False) == ""
