@@ -12,6 +12,7 @@ from forensics.diagnose.bisection_result import (
     Persistence,
 )
 from forensics.diagnose.finding import Diagnosis, Finding, Severity, Status, TimelineEntry, Verdict
+from forensics.diagnose.wording import sentence
 
 RULE = "bisection"
 """Stands for a rule's id where a replay found what no rule of the log shows."""
@@ -74,7 +75,7 @@ def located(result: BisectionResult) -> str:
     if result.growth is not None:
         sentences.append(f"It grew since step {result.growth.since_step:,}")
     sentences.append(_proof(result))
-    return " ".join(_sentence(text) for text in sentences if text)
+    return " ".join(sentence(text) for text in sentences if text)
 
 
 def _where(origin: Origin) -> str:
@@ -119,7 +120,7 @@ def _as_new_root(diagnosis: Diagnosis, result: BisectionResult, step: int) -> Di
     old = diagnosis.verdict
     others = [] if old.root is None else [old.root, *old.consequences]
     verdict = replace(
-        _told(old, _sentence(found.message), result, step),
+        _told(old, sentence(found.message), result, step),
         status=Status.FAULTY,
         root=len(findings) - 1,
         consequences=(),
@@ -146,8 +147,3 @@ def _told(verdict: Verdict, summary: str, result: BisectionResult, step: int) ->
 def _not_bisect(command: str) -> str:
     """No bisection again: its answer is in this report."""
     return "" if command.startswith("forensics bisect") else command
-
-
-def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:] if text[:2].isalpha() else text
-    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -20,6 +20,7 @@ from forensics.diagnose.next_command import next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
+from forensics.diagnose.wording import sentence
 from forensics.diagnose.wording import steps as step_count
 
 MOST_WEIGHED = 200
@@ -112,7 +113,7 @@ def _rootless(signals: Signals, findings: tuple[Finding, ...]) -> Verdict:
     questions = open_questions(signals, first, findings)
     return Verdict(
         status=Status.UNDECIDED,
-        summary=f"{_sentence(first.message)} The log does not show what is behind it.",
+        summary=f"{sentence(first.message)} The log does not show what is behind it.",
         unrelated=tuple(range(len(findings))),
         undecided=questions,
         timeline=timeline(signals, first, ()),
@@ -162,13 +163,4 @@ def _summary(root: Finding, chain: tuple[Finding, ...]) -> str:
     told = {f.rule: f for f in chain}
     ends = ("dead-run", "nonfinite-step-applied", "loss-scale-collapse", "loss-divergence")
     after = [told[rule].message for rule in ends if rule in told][:1]
-    return " ".join(_sentence(text) for text in (root.message, *after))
-
-
-def _sentence(text: str) -> str:
-    """A message as a sentence; the name of a column or parameter keeps its own spelling."""
-    text = text.strip()
-    first = text.split(" ", 1)[0]
-    if not any(mark in first for mark in "._0123456789"):
-        text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    return " ".join(sentence(text) for text in (root.message, *after))

@@ -72,3 +72,12 @@ def percent(share: float) -> str:
 def factor(ratio: float) -> str:
     """A ratio: ``×38`` or ``×0.12``."""
     return f"×{number(ratio)}"
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence; the name of a column or parameter keeps its own spelling."""
+    text = text.strip()
+    first = text.split(" ", 1)[0]
+    if not any(mark in first for mark in "._0123456789"):
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
