@@ -17,9 +17,10 @@ from forensics.diagnose.bisection_file import NAME, bisection_document
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.errors import InputError, NotReplayableError, UsageError
 from forensics.replay.bad import NONFINITE, parse_bad
+from forensics.replay.bisect_options import Options, Progress
 from forensics.replay.bisection import State
 from forensics.replay.health_bisection import bisect_health
-from forensics.replay.inquiry import Inquiry, Options, Progress
+from forensics.replay.inquiry import Inquiry
 from forensics.runlog.atomic import atomic_write
 from forensics.runlog.manifest import NewerSchemaError
 from forensics.runlog.run import Run, load_run

@@ -6,13 +6,9 @@ answer.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from forensics.diagnose.bisection_result import (
     BisectionResult,
@@ -22,10 +18,10 @@ from forensics.diagnose.bisection_result import (
     Origin,
     Persistence,
 )
-from forensics.diagnose.wording import steps as step_count
 from forensics.errors import ForensicsError
-from forensics.replay.bad import NONFINITE, BadPredicate
+from forensics.replay.bisect_options import Options
 from forensics.replay.bisection import Judgement
+from forensics.replay.bisection_answer import answer_of, looked_at
 from forensics.replay.capsule.writing import write_capsule
 from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Detector, Passage
@@ -33,33 +29,15 @@ from forensics.replay.location import Range, stand_before, stretch
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion, narrow
 from forensics.replay.proof import Proof
-from forensics.replay.remedy import remedies
+from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
+from forensics.replay.silent_faults import SilentSearch
 from forensics.replay.start_states import StateSearch, search_states
 from forensics.replay.step_forensics import examine_step
+from forensics.replay.suspects import Audit
 from forensics.runlog.checkpoint_files import CheckpointInfo
 from forensics.runlog.run import Run
-
-Progress = Callable[[str, int, int], None]
-"""Told what is under way in a few words, how much of it is done, and how much there is in all."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the caller of ``bisect_run`` asked for; attributes as there."""
-
-    predicate: BadPredicate
-    recipe: str | None
-    from_step: int | None
-    until_step: int | None
-    what_if: bool
-    further_steps: int
-    tolerance: float | None
-    device: str | None
-    capsule: Path | None
-    progress: Progress
-
 
 EARLIER_STARTS = 2
 """Earlier states that are tried where a fault does not come back from the newest one."""
@@ -76,6 +54,7 @@ class Inquiry:
         self.suspicion = Suspicion()
         self.states = StateSearch()
         self.judge = RowJudge(options.predicate)
+        self.sound: list[int] = []
 
     def result(self) -> BisectionResult:
         """Bisect; an interrupt ends it with what is known.
@@ -216,7 +195,8 @@ class Inquiry:
         session.restore(passage.before)
         origin = examine_step(session)
         self.found["origin"] = origin
-        self._prove(session, passage, origin)
+        before, passage.before = passage.before, None  # one holder, so that it can be let go of
+        self._prove(session, before, passage.bad, origin)
 
     def _went_its_own_way(self, gone: Departure, step: int, recorded: int) -> None:
         """The replay left the record and went bad elsewhere: the record has the say."""
@@ -226,14 +206,21 @@ class Inquiry:
             f"where the record does at {recorded:,}: no operator is claimed"
         )
 
-    def _prove(self, session: Session, passage: Passage, origin: Origin | None) -> None:
-        before, passage.before = passage.before, None  # one holder, so that it can be let go of
+    def _prove(
+        self,
+        session: Session,
+        before: MemoryState | None,
+        bad: ReplayedStep | None,
+        origin: Origin | None,
+        audit: Audit | None = None,
+    ) -> None:
         wanted = self.options.capsule
         proof = Proof(
             session=session,
             before=before,
-            bad=passage.bad,
+            bad=bad,
             origin=origin,
+            audit=audit,
             is_bad=self.judge.only_at(self.found["first_bad_step"]),
             progress=self.options.progress,
             notes=self.notes,
@@ -295,19 +282,47 @@ class Inquiry:
 
     def _silent(self, session: Session) -> None:
         """Nothing is bad in the log and in the states: is what was applied right?"""
-        del session
-        self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
+        if not self.judge.by_state:
+            self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
+            return
+        search = SilentSearch(session=session, audit=examine_step, progress=self._progress)
+        fault = search.find(self._worth_a_look(session))
+        self.sound = search.sound
+        if fault is None:
+            self._nothing_found()
+            return
+        self.found.update(
+            status=BisectStatus.LOCATED,
+            reason=f"{self.looked_at()}; what was applied was checked",
+            first_bad_step=fault.step,
+            root_step=fault.step,
+            origin=fault.origin,
+        )
+        self._prove(session, fault.before, None, fault.origin, audit=examine_step)
+
+    def _worth_a_look(self, session: Session) -> list[int]:
+        """Steps to look into: the first and the last state, and what the log points at."""
+        first = self.options.from_step or 0
+        until = self.options.until_step
+        last = session.config.steps - 1 if until is None else until
+        ends = [first, max(state for state in session.states() if state <= last)]
+        return [step for step in (*ends, *self.suspicion.audits) if first <= step <= last]
+
+    def _nothing_found(self) -> None:
+        """Healthy, unless the report says otherwise of the run."""
+        root, reason = self.suspicion.root, self.looked_at()
+        if root is None:
+            self.found.update(status=BisectStatus.HEALTHY, reason=reason)
+            return
+        self.found.update(
+            status=BisectStatus.NOT_BISECTABLE,
+            reason=f"{reason}. The report's root is {root.rule}, from step {root.first_step:,} on: "
+            f"{root.message}",
+        )
 
     def looked_at(self) -> str:
-        """What was looked at, where nothing is wrong."""
-        rows, states = self.suspicion.rows, self.states.verdicts
-        tested = sum(state.verdict == "good" for state in states)
-        text = f"nothing is bad in {rows:,} {'row' if rows == 1 else 'rows'}"
-        if tested:
-            text += f" and {tested:,} saved {'state' if tested == 1 else 'states'}"
-        if self.suspicion.routine:
-            text += f"; {step_count(self.suspicion.routine)} skipped: the loss scaler at work"
-        return text
+        """What was looked at, where nothing is bad."""
+        return looked_at(self.suspicion, self.states, self.sound)
 
     # -- how it ends ---------------------------------------------------------------------------
 
@@ -330,51 +345,4 @@ class Inquiry:
     def answer(self) -> BisectionResult:
         """What is known by now."""
         fields = {"checkpoints": self.states.verdicts, **self.found}
-        fields.setdefault("status", BisectStatus.NOT_BISECTABLE)
-        step = fields.get("first_bad_step")
-        if step is not None:
-            fields["remedy"] = self._remedy(fields, step)
-        fields["notes"] = tuple(dict.fromkeys(self.notes))
-        fields["next_command"] = self._next(fields)
-        return BisectionResult(path=str(self.run.path), **fields)
-
-    def _remedy(self, fields: Mapping[str, Any], step: int) -> tuple[str, ...]:
-        row = next(iter(np.flatnonzero(self.run.steps.step == step)), None)
-        skips = "skipped" in self.run.steps and row is not None
-        return remedies(
-            fields.get("origin"),
-            fields.get("growth"),
-            fields.get("what_if", ()),
-            first_bad_step=step,
-            samples=fields.get("samples", ()),
-            reproduces=fields.get("reproduces"),
-            persistence=fields.get("persistence", Persistence.UNKNOWN),
-            skipped=bool(skips and self.run.steps["skipped"][row]),
-            checkpoints=self.states.verdicts,
-        )
-
-    def _next(self, fields: Mapping[str, Any]) -> str:
-        """The one command that brings the reader further."""
-        run = shlex.quote(str(self.run.path))
-        if fields.get("capsule"):
-            return f"forensics capsule run {shlex.quote(fields['capsule'])}"
-        if fields["status"] is BisectStatus.PARTIAL:
-            return f"forensics bisect {run}{self._asked()}"
-        if fields.get("reproduces"):
-            name = f"capsule-{fields['first_bad_step']}"
-            folder = shlex.quote(str(self.run.path / name))
-            return f"forensics bisect {run}{self._asked()} --no-what-if --capsule {folder}"
-        return ""
-
-    def _asked(self) -> str:
-        """The options that were given and that the next command needs again."""
-        options = self.options
-        given = {
-            "--recipe": options.recipe,
-            "--bad": None if options.predicate.text == NONFINITE else options.predicate.text,
-            "--from": options.from_step,
-            "--until": options.until_step,
-            "--device": options.device,
-        }
-        parts = [f"{k} {shlex.quote(str(v))}" for k, v in given.items() if v is not None]
-        return "".join(f" {part}" for part in parts)
+        return answer_of(self.run, self.options, fields, self.notes)

@@ -48,6 +48,8 @@ _ABOUT_THE_SCALER = frozenset(
 """Rules whose finding says that skips are more than the scaler's routine from then on."""
 _NO_FAULT_OF_A_STEP = frozenset({"broken-log", "stuck-log", "overfitting", "loss-plateau"})
 """Rules about the log or the course of a whole run: there is no step of theirs to look into."""
+_SPIKES = frozenset({"loss-spike", "gradient-spike", "stale-second-moment", "resume-seam"})
+"""Rules whose finding, a mere note included, may be the echo of what the step before applied."""
 MOST_AUDITS = 8
 """Steps that are looked into where nothing is non-finite; each costs some tens of plain steps."""
 
@@ -62,6 +64,7 @@ class Suspicion:
         raised: it has no row, because the training raised there.
         root_step: where the diagnosis dates the cause of a growth; at most ``step``.
         audits: steps worth a closer look where nothing is bad, most telling first.
+        root: the report's root finding where its verdict is faulty, or None.
         strict: steps in which an overflow is the fault itself, not the loss scaler's routine.
         rows: rows that were looked at.
         routine: skipped steps among them that are the loss scaler at work.
@@ -72,6 +75,7 @@ class Suspicion:
     raised: bool = False
     root_step: int | None = None
     audits: tuple[int, ...] = ()
+    root: Finding | None = None
     strict: frozenset[int] = frozenset()
     rows: int = 0
     routine: int = 0
@@ -113,6 +117,7 @@ def narrow(
         root_step=None if first is None else _root_step(diagnosis, first),
         strict=frozenset(signals.step[rows].tolist()) if default else frozenset(),
         audits=_audits(signals, diagnosis, inside),
+        root=_root_finding(diagnosis),
         rows=int(inside.sum()),
         routine=int((signals.skipped & _routine(signals, diagnosis) & inside).sum()),
     )
@@ -189,23 +194,27 @@ def _root_step(diagnosis: Diagnosis, bad_step: int) -> int | None:
     return min(grown, default=None)
 
 
+def _root_finding(diagnosis: Diagnosis) -> Finding | None:
+    index = diagnosis.verdict.root
+    return None if index is None else diagnosis.findings[index]
+
+
 def _audits(signals: Signals, diagnosis: Diagnosis, inside: BoolArray) -> tuple[int, ...]:
     """The steps where something other than a non-finite value may be wrong.
 
     First steps of findings, the worst first; where a run was resumed; the first skipped step,
-    because what a loop does wrongly around its scaler shows there and nowhere else.
+    because what a loop does wrongly around its scaler shows there and nowhere else; spikes, and
+    the step before each.
     """
-    serious = [f for f in diagnosis.findings if f.severity >= Severity.WARNING]
-    steps = [f.first_step for f in serious if _has_a_step(f)]
+    findings = [f for f in diagnosis.findings if f.rule not in _NO_FAULT_OF_A_STEP]
+    steps = [f.first_step for f in findings if f.severity >= Severity.WARNING]
     manifest = signals.run.manifest
     if manifest is not None:
         steps += [part.start_step for part in manifest.segments if part.start_step > 0]
     skipped = np.flatnonzero(signals.skipped & inside)
     steps += [signals.step_at(int(row)) for row in skipped[:1]]
+    spikes = [f.first_step for f in findings if f.rule in _SPIKES]
+    steps += [step for spike in spikes for step in (spike - 1, spike)]
     allowed = set(signals.step[inside].tolist())
     kept = [step for step in dict.fromkeys(steps) if step in allowed]
     return tuple(kept[:MOST_AUDITS])
-
-
-def _has_a_step(finding: Finding) -> bool:
-    return finding.rule not in _NO_FAULT_OF_A_STEP

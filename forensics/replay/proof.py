@@ -12,6 +12,7 @@ from forensics.replay.persistence import persistence
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
+from forensics.replay.step_forensics import examine_step
 from forensics.replay.suspects import Audit, again, guilty_samples
 from forensics.replay.what_if import what_if, what_if_from
 
@@ -93,7 +94,7 @@ class Proof:
             growth=self.growth,
             reproduces=self.found["reproduces"],
             is_bad=self.is_bad,
-            audit=self.audit,
+            audit=self.audit or examine_step,
         )
 
     def _what_if(self, step: int, further_steps: int) -> None:
