@@ -122,6 +122,22 @@ def is_poisonous(signals: Signals, root: Finding, consequence: Finding) -> bool:
     return bool((poisonous | (signals.scale[before] == 0)).any())
 
 
+def skipped_for_the_loss(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """Every step that was skipped in the consequence had a non-finite loss."""
+    del root
+    rows = _rows(signals, consequence)
+    skipped = signals.skipped[rows]
+    return bool(skipped.any()) and bool(signals.loss_bad[rows][skipped].all())
+
+
+def scale_was_written(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The root's fall of the scale was no scaler's work."""
+    del consequence
+    scaling = signals.scaling
+    steps = signals.step[scaling.falls.rows[scaling.written]]
+    return bool((steps == root.first_step).any())
+
+
 def at_or_after_spike(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """One to eight steps later: the time Adam's second moment takes to show a spike in the loss."""
     del signals

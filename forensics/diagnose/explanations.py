@@ -26,6 +26,8 @@ from forensics.diagnose.conditions import (
     most_of_it_came_after,
     not_before_the_loss,
     same_module,
+    scale_was_written,
+    skipped_for_the_loss,
     skips_are_not_logged,
     still_bad_at_scale_one,
     the_gradient_came_first,
@@ -77,6 +79,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_GROWTH, "learning-rate-fault", "loss-scale-policy-broken", "nonfinite-loss"),
         both(is_serious, within(2, 2)),
         "it starts at the seam",
+    ),
+    Explanation(
+        ("loss-scale-collapse",),
+        (*_DAMAGE, *_SKIPS, "loss-scale-policy-broken", "poisoned-state"),
+        both(scale_was_written, from_then_on),
+        "the scale that was written makes every gradient 0 or NaN",
     ),
     Explanation(
         ("learning-rate-fault",),
@@ -203,6 +211,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_DAMAGE, *_SKIPS, "poisoned-state", "nonfinite-validation", "loss-scale-policy-broken"),
         within(1, 1 << 62),
         "every step of a non-finite loss is lost",
+    ),
+    Explanation(
+        ("nonfinite-loss",),
+        ("loss-scale-frozen",),
+        both(skipped_for_the_loss, within(1, 1 << 62)),
+        "a loop that skips before backward leaves the scaler as it is",
     ),
     Explanation(
         ("nonfinite-loss",),

@@ -11,6 +11,7 @@ from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.scaling import (
     DEFAULT_START,
     UNKNOWN_HYSTERESIS,
+    WRITTEN,
     Moves,
     ScaleLog,
     Scaling,
@@ -50,7 +51,9 @@ def read_scaler(signals: Signals) -> Scaling:
     active = _active(signals, policy)
     patience = policy.hysteresis if policy is not None else UNKNOWN_HYSTERESIS
     caps = _caps(scales, starts, active, patience)
-    skipped, said = _skipped(signals, falls)
+    written = _written(signals, policy, falls)
+    own = falls.where(~written)
+    skipped, said = _skipped(signals, own)
     skips = np.flatnonzero(skipped)
     calibrating = _calibrating(signals.step, skips, starts, caps)
     leading = np.zeros(len(signals), dtype=bool)
@@ -63,11 +66,12 @@ def read_scaler(signals: Signals) -> Scaling:
         scales=scales,
         lag_from=lag_from,
         falls=falls,
+        written=written,
         growths=growths,
         starts=starts,
         skips=skips,
         calibrating=calibrating,
-        calibration_ends=_calibration_ends(signals.step, skips, falls, starts, caps),
+        calibration_ends=_calibration_ends(signals.step, skips, own, starts, caps),
         runs=_runs(skipped, said, leading, limits),
         routine=_routine(signals, falls, active, starts, limits),
         interval=interval,
@@ -160,7 +164,8 @@ def _lag_from(signals: Signals, scales: ScaleLog) -> int:
     own = signals.run.manifest is not None and signals.table.source_format == "forensics"
     if own:
         return never
-    falls = np.flatnonzero(np.diff(scales.log2) < -_STILL)
+    change = np.diff(scales.log2)
+    falls = np.flatnonzero((change < -_STILL) & (change > -WRITTEN))
     before, after = scales.last[falls], scales.first[falls + 1]
     overflow = signals.skipped | signals.norm_bad | signals.loss_bad
     one_step = signals.step[after] - signals.step[before] == 1
@@ -179,6 +184,14 @@ def _moves(signals: Signals, scales: ScaleLog, lag_from: int) -> tuple[Moves, Mo
         return Moves(cause, into, np.abs(change[at]), scales.log2[at + 1], one_step)
 
     return moves(np.flatnonzero(change < -_STILL)), moves(np.flatnonzero(change > _STILL))
+
+
+def _written(signals: Signals, policy: ScalerPolicy | None, falls: Moves) -> BoolArray:
+    """Which falls no overflow made, shape (falls,): too far for a backoff, in a sound step."""
+    far = WRITTEN if policy is None else max(WRITTEN, -1.5 * float(np.log2(policy.backoff_factor)))
+    norm, at = signals.norm, falls.rows
+    sound = np.isfinite(norm[at]) & ~signals.loss_bad[at] & ~signals.skipped[at]
+    return np.asarray(falls.adjacent & (falls.octaves > far) & sound, dtype=bool)
 
 
 def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:

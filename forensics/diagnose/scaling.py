@@ -24,6 +24,8 @@ DEFAULT_START = 16.0
 """log2 of GradScaler's initial scale, assumed where no scale is logged."""
 UNKNOWN_HYSTERESIS = 2
 """Overflows that one halving may take where nothing says: Megatron's and DeepSpeed's default."""
+WRITTEN = 2.5
+"""Octaves: no scaler in use lowers its scale so far for one overflow (a backoff of 1/4 is 2)."""
 POISON_LOG2 = -128.0
 """At a scale of 2^-128 its reciprocal is Inf in fp32 and GradScaler itself writes NaN."""
 
@@ -141,6 +143,8 @@ class Scaling:
         lag_from: the row from which on the scale is known to be logged after ``update()``, not
             before; behind the last row where it is not.
         falls: the scale's falls.
+        written: which of them no scaler made: far down in a step that did not overflow; as
+            ``falls``.
         growths: the scale's growths.
         starts: rows where the run starts or resumes, ascending; empty in an empty log.
         skips: rows of lost steps (where no skips are logged, of the falls), shape (K,).
@@ -159,6 +163,7 @@ class Scaling:
     scales: ScaleLog
     lag_from: int
     falls: Moves
+    written: BoolArray
     growths: Moves
     starts: IntArray
     skips: IntArray
@@ -208,8 +213,8 @@ class Scaling:
 
     @cached_property
     def counted_falls(self) -> Moves:
-        """The falls that no calibration explains."""
-        return self.falls.where(~self.is_calibrating(self.falls.rows))
+        """The falls of the scaler's own that no calibration explains."""
+        return self.falls.where(~self.is_calibrating(self.falls.rows) & ~self.written)
 
     def in_window(self, rows: IntArray, steps: int = WINDOW) -> IntArray:
         """How many of the rows lie in the ``steps`` steps that end at each of them."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.scaler_reading import ZERO_LOG2
 from forensics.diagnose.scaling import WINDOW, Scaling
 from forensics.diagnose.series import merged, told_episodes
 from forensics.diagnose.signals import Signals
@@ -162,7 +163,8 @@ def _message(signals: Signals, alarm: _Alarm) -> str:
     if alarm.run:
         runs, longest = signals.scaling.runs, _longest_run(signals, alarm)
         begins, explained = int(runs.first[longest]), int(runs.limit[longest]) - 1
-        scale = power_of_two(2.0 ** signals.scaling.log2_at(begins))
+        log2 = signals.scaling.log2_at(begins)
+        scale = "0" if log2 <= ZERO_LOG2 else power_of_two(2.0**log2)
         at = f" from a scale of {scale}" if signals.scaling.active else ""
         also = (
             ""

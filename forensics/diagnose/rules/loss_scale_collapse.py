@@ -185,11 +185,12 @@ def _finding(signals: Signals, start: int, last: int, at_floor: int) -> Finding:
     if len(rows) == 0:
         rows, log2 = scaling.scales.last[-1:], scaling.scales.log2[-1:]
     lowest = float(log2.min())
+    by_hand = bool(scaling.written[scaling.falls.rows == start].any())
     poison = rows[log2 <= POISON_LOG2]
     return Finding(
         rule="loss-scale-collapse",
         severity=_severity(lowest, at_floor),
-        message=_message(signals, rows, log2, at_floor, recovers=len(later) > 0),
+        message=_message(signals, rows, log2, at_floor, recovers=len(later) > 0, by_hand=by_hand),
         first_step=signals.step_at(start),
         last_step=signals.step_at(end),
         evidence=(
@@ -200,8 +201,8 @@ def _finding(signals: Signals, start: int, last: int, at_floor: int) -> Finding:
                 threshold=2.0**POISON_LOG2 if lowest < 0 else 1.0,
             ),
         ),
-        cause=_cause(signals, start, end),
-        remedy=_remedy(signals, lowest),
+        cause=_WRITTEN_CAUSE if by_hand else _cause(signals, start, end),
+        remedy=_written_remedy(signals, start) if by_hand else _remedy(signals, lowest),
     )
 
 
@@ -212,7 +213,13 @@ def _severity(lowest: float, at_floor: int) -> Severity:
 
 
 def _message(
-    signals: Signals, rows: IntArray, log2: FloatArray, at_floor: int, *, recovers: bool
+    signals: Signals,
+    rows: IntArray,
+    log2: FloatArray,
+    at_floor: int,
+    *,
+    recovers: bool,
+    by_hand: bool,
 ) -> str:
     bottom = int(np.argmin(log2))
     grown = int((np.diff(log2[: bottom + 1]) > 0).sum())
@@ -227,6 +234,12 @@ def _message(
             f"loss scale is at its floor of {_scale(float(log2[bottom]))} and {steps(at_floor)} "
             f"were still skipped there, from step {signals.step_at(int(rows[0])):,} on"
         )
+    if by_hand:
+        text = (
+            f"loss scale was set from {power_of_two(2.0 ** float(log2[0]))} to "
+            f"{_scale(float(log2[1]))} after step {signals.step_at(int(rows[0])):,}, in one step "
+            f"and without an overflow"
+        )
     poison = np.flatnonzero(log2 <= POISON_LOG2)
     if len(poison):
         at = signals.step_at(int(rows[poison[0]]))
@@ -235,6 +248,21 @@ def _message(
         return text
     projected = _projected(signals, rows, log2)
     return f"{text}; at this pace it reaches 2^-128 at step {projected:,}" if projected else text
+
+
+_WRITTEN_CAUSE = (
+    "No scaler lowers its scale so far in one step, and nothing overflowed: something else wrote "
+    "it (scaler.update(new_scale), a state that was loaded, a schedule of the scale, a scaler of "
+    "one's own)."
+)
+
+
+def _written_remedy(signals: Signals, start: int) -> str:
+    return (
+        f"Look for what sets the scale after step {signals.step_at(start):,}, and let "
+        f"scaler.update() alone move it. At 0 the loss is multiplied away and 1/scale is Inf: "
+        f"resume from before that step with the scale it had."
+    )
 
 
 def _scale(log2: float) -> str:

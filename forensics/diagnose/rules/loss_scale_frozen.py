@@ -154,8 +154,8 @@ def _at_one_scale(signals: Signals, stuck: IntArray) -> IntArray:
 def _cause(for_loss: bool) -> str:
     if for_loss:
         return (
-            "The loop skips a non-finite loss before backward and leaves the scaler as it is. In "
-            "fp16 the same overflow may come again in the next step."
+            "The loop skips a non-finite loss before backward and leaves the scaler as it is. What "
+            "makes the loss non-finite lies before the scale."
         )
     return "scaler.update() is not reached on the path that skips, or the loss scale is static."
 
@@ -163,7 +163,8 @@ def _cause(for_loss: bool) -> str:
 def _remedy(for_loss: bool) -> str:
     if for_loss:
         return (
-            "Back the scale off on that path too: scaler.update(scale × backoff) (a plain update() "
-            "raises where nothing was unscaled); then find what makes the loss non-finite."
+            "Mend the loss first: no scale reaches it. Then let that path lower the scale as the "
+            "other one does, with scaler.update(scale × backoff) (a plain update() raises where "
+            "nothing was unscaled): else a scale too large for backward stays."
         )
     return "Call scaler.update() after every step, skipped or not."

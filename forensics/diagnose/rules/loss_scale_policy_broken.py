@@ -29,7 +29,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaler_reading import ZERO_LOG2, growth_distances, spared
-from forensics.diagnose.scaling import Moves, Scaling
+from forensics.diagnose.scaling import POISON_LOG2, WRITTEN, Moves, Scaling
 from forensics.diagnose.series import merged, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, times
@@ -111,7 +111,8 @@ def _kinds(signals: Signals, thresholds: Thresholds) -> tuple[_Kind, ...]:
                 "loss scale jumped from {before} to {after} at step {step}",
                 "The scaler started anew: a resume that does not restore its state, or a scale "
                 "set by hand.",
-                "Save and load scaler.state_dict() with the checkpoint.",
+                "Save and load scaler.state_dict() with the checkpoint, and look for what else "
+                "writes the scale: update(new_scale), load_state_dict.",
             )
             for moves, direction in ((_jumps_up(signals), 1), (_jumps_down(scaling), -1))
         ),
@@ -155,10 +156,17 @@ def _jumps_up(signals: Signals) -> Moves:
 
 
 def _jumps_down(scaling: Scaling) -> Moves:
-    """Moves far down in one step, to the scale that the log starts with."""
+    """Moves far down in one step: where nothing overflowed, or to the scale of the log's start.
+
+    One to a scale at which nothing works any more is loss-scale-collapse's to tell, one at the
+    seam of a resume is resume-seam's.
+    """
     falls = scaling.falls
     start = scaling.scales.log2[0] if len(scaling.scales) else np.nan
-    return falls.where(falls.adjacent & (falls.octaves > 2.5) & (falls.to_log2 == start))
+    seam = np.isin(falls.into, scaling.starts)
+    anew = falls.adjacent & (falls.octaves > WRITTEN) & (falls.to_log2 == start)
+    set_lower = scaling.written & ~seam & (falls.to_log2 > POISON_LOG2)
+    return falls.where(anew | set_lower)
 
 
 def _fell_without_skip(signals: Signals) -> Moves:
@@ -170,7 +178,7 @@ def _fell_without_skip(signals: Signals) -> Moves:
     known = np.cumsum(skipped) > 0
     # A resume changes the scale between two steps of which neither overflowed.
     seam = np.isin(falls.into, signals.scaling.starts)
-    far = falls.octaves > 2.5
+    far = falls.octaves > WRITTEN
     return falls.where(falls.adjacent & said & ~skipped & ~overflow & known & ~seam & ~far)
 
 

@@ -14,7 +14,7 @@ from forensics.diagnose.scaler_reading import spared
 from forensics.diagnose.scaling import DEFAULT_INTERVAL
 from forensics.runlog.manifest import Segment
 from tests.unit.diagnose.grad_scaler import Policy, healthy_columns, limits, run_scaler
-from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, calm, run_of
+from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, TORCH, calm, run_of, with_values
 
 
 def after_update(columns: dict) -> dict:
@@ -199,8 +199,27 @@ def test_octaves_are_net_of_growth() -> None:
     scale[3000:] = 2.0**8
     scale[3500:] = 2.0**9
     scale[3600:] = 2.0**5
-    scaling = run_of(calm(4000, scaler_scale=scale)).scaling
+    overflows = np.isin(np.arange(4000), (2999, 3599))
+    scaling = run_of(calm(4000, scaler_scale=scale, skipped=overflows)).scaling
     assert scaling.octaves_lost().tolist() == [4.0, 7.0]
+
+
+def test_a_fall_too_far_for_a_sound_step_was_written() -> None:
+    scale = np.full(400, 2.0**16)
+    scale[200:] = 2.0**13
+    scale[300:] = 2.0**12
+    columns = calm(400, scaler_scale=scale)
+    scaling = run_of(columns).scaling
+    assert scaling.written.tolist() == [True, False]
+    assert scaling.falls.rows.tolist() == [199, 299]
+    assert scaling.skips.tolist() == [299]
+    assert scaling.counted_falls.rows.tolist() == [299]
+    overflow = with_values(columns["grad_l2_pre_clip"], 199, INF)
+    scaling = run_of({**columns, "grad_l2_pre_clip": overflow}).scaling
+    assert scaling.written.tolist() == [False, False]
+    eighth = replace(TORCH, backoff_factor=0.125)
+    scaling = run_of(columns, replace(FP16, scaler=eighth)).scaling
+    assert scaling.written.tolist() == [False, False]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])

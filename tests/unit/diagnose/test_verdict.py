@@ -285,3 +285,13 @@ def test_a_spike_that_is_gone_in_the_next_step_was_the_batch() -> None:
     )
     (text,) = (one for one in verdict_on(Signals(plain), *both)[0].undecided if "jumped" in one)
     assert "Adam" not in text
+
+
+def test_a_loop_that_skips_a_bad_loss_leaves_the_scale_as_a_consequence() -> None:
+    loss, skipped = np.full(1000, 2.0), np.zeros(1000)
+    loss[100:700:50] = np.nan
+    skipped[100:700:50] = 1
+    signals = signals_of(loss=loss, skipped=skipped, scaler_scale=np.full(1000, 1024.0))
+    both = (finding("nonfinite-loss", E, 100, 650), finding("loss-scale-frozen", W, 100, 650))
+    verdict, ordered = verdict_on(signals, *both)
+    assert [ordered[i].rule for i in verdict.consequences] == ["loss-scale-frozen"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.rules.loss_scale_collapse import loss_scale_collapse
 from tests.unit.diagnose.grad_scaler import Policy, healthy_columns, limits, run_scaler
@@ -89,3 +90,21 @@ def test_silent_on_calibrations_and_on_swings_that_come_back() -> None:
 
 def test_silent_without_a_scaler() -> None:
     assert found(loss_scale_collapse, run_of(calm(500))) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_scale_written_0_is_told_as_written_and_not_as_overflow(lost: bool) -> None:
+    columns = calm(600, scaler_scale=np.where(np.arange(600) < 400, 65536.0, 0.0))
+    if lost:
+        columns["grad_l2_pre_clip"][400:] = NAN
+        columns["skipped"][400:] = True
+    (finding,) = found(loss_scale_collapse, run_of(columns))
+    assert finding.severity is Severity.CRITICAL
+    assert finding.first_step == 399
+    assert finding.message.startswith("loss scale was set from 65,536 to 0 after step 399")
+    assert "without an overflow" in finding.message
+    assert "No scaler lowers its scale so far" in finding.cause
+    assert "bf16" not in finding.remedy
+    verdict = diagnose(run_of(columns).run).verdict
+    assert verdict.root == 0
+    assert verdict.summary.startswith("Loss scale was set from 65,536 to 0")

@@ -96,3 +96,12 @@ def test_silent_where_the_scale_never_falls() -> None:
     columns = calm(100, scaler_scale=np.full(100, 1024.0))
     columns["skipped"][40:60] = True
     assert found(loss_scale_policy_broken, run_of(columns)) == []
+
+
+def test_a_scale_set_lower_by_hand_is_dated_where_it_fell() -> None:
+    scale = np.full(2000, 65536.0)
+    scale[800:] = 8192.0
+    scale[1300:] = 16384.0
+    (finding,) = found(loss_scale_policy_broken, run_of(calm(2000, scaler_scale=scale)))
+    assert finding.first_step == 799
+    assert finding.message.startswith("loss scale jumped from 65,536 to 8,192 at step 799")
