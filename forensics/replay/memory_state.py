@@ -85,16 +85,21 @@ def put_back(training: Training, recipe: Recipe, state: MemoryState) -> None:
 
 
 @torch.no_grad()
-def put_back_update(training: Training, state: MemoryState) -> None:
+def put_back_update(training: Training, state: MemoryState, *, moments: bool = True) -> None:
     """Undo the update of a step, as a guard that withheld it would have.
 
     Parameters, optimizer states and the EMA go back to the captured state; buffers, loss scale,
     learning rates, schedule, extras and random numbers stay as the step left them.
+
+    Args:
+        training: after the step.
+        state: before it.
+        moments: put the optimizer states back, too.
     """
     for owner, copied in state.parts:
         if owner is training.ema:
             _put(owner, copied)
-        elif isinstance(owner, Optimizer):
+        elif isinstance(owner, Optimizer) and moments:
             owner.state.clear()
             owner.state.update({p: _plain_copy(held) for p, held in copied[1].items()})
         elif owner is training.model:

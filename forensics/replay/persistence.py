@@ -11,6 +11,7 @@ from forensics.record.recipe import Training
 from forensics.replay.memory_state import MemoryState, put_back_update
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session
+from forensics.replay.step_forensics import examine_step
 from forensics.replay.suspects import Audit, IsBad, any_bad
 from forensics.replay.tensor_stats import is_float, nonfinite_kind
 
@@ -28,6 +29,7 @@ random number rounded to 1, a rare sample) strikes a few per cent of the steps."
 _GUARDED = frozenset({"loss", "grad", "exception"})
 """What a guard sees before the update: bad gradients and losses, as a GradScaler and a careful
 loop do. What goes bad in the optimizer, or beside it, is behind the guard's back."""
+_ONCE = ("resume",)
 _BEHIND_THE_GUARD = ("optimizer", "scheduler", "ema")
 _PASSING = frozenset({"norm", *_GUARDED})
 _UPDATED = frozenset({"param", "optimizer", "ema"})
@@ -42,7 +44,7 @@ def persistence(
     reproduces: bool | None = None,
     further: int = FURTHER,
     is_bad: IsBad = any_bad,
-    audit: Audit | None = None,
+    audit: Audit = examine_step,
 ) -> Persistence:
     """Judge a fault as if a guard had withheld the update of the bad step.
 
@@ -56,9 +58,9 @@ def persistence(
     are the scaler's search, and are not counted. Otherwise it is *transient*; so is what no replay
     reproduces.
 
-    A fault of what was applied (nothing is bad) has nothing to withhold: the steps are taken as
-    they are, and it persists when most of them show it again. A schedule that ran ahead of the
-    optimizer stays ahead.
+    A fault of what was applied (nothing is bad) persists when most of the next steps show it
+    again, the parameters put back after each. Two of them are decided by what they are: a schedule that ran
+    ahead of the optimizer stays ahead, and a resume without some state happens once.
 
     Args:
         session: left somewhere after the bad step.
@@ -68,8 +70,7 @@ def persistence(
         reproduces: what ``again`` said.
         further: steps to take after the bad one; fewer where the recorded run ends before.
         is_bad: what makes a step bad.
-        audit: runs the next step and tells what was applied wrongly in it; needed for a fault of
-            that kind.
+        audit: runs the next step and tells where its fault is: for a fault of what was applied.
 
     Returns:
         Where no further step can be taken: PERSISTENT if something is left bad, else UNKNOWN.
@@ -91,22 +92,24 @@ def persistence(
     return _verdict(sum(bad) >= SHARE * len(bad))
 
 
-def _of_applied(session: Session, origin: Origin, further: int, audit: Audit | None) -> Persistence:
-    if origin.phase == "scheduler" or origin.operator.startswith("lr_scheduler"):
+def _of_applied(session: Session, origin: Origin, further: int, audit: Audit) -> Persistence:
+    if origin.operator in _ONCE:
+        return Persistence.TRANSIENT
+    if origin.phase == "scheduler":
         return Persistence.PERSISTENT
-    if audit is None:
-        return Persistence.UNKNOWN
-    audit(session)
     acts: list[bool] = []
-    for _ in range(_steps_left(session, further)):
+    for _ in range(_steps_left(session, further + 1)):
+        state = session.capture()
         try:
             found = audit(session)
         except NotReplayableError:
             raise
         except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
             break
+        put_back_update(session.training, state, moments=False)
         acts.append(found is not None and found.operator == origin.operator)
-    return _verdict(2 * sum(acts) > len(acts)) if acts else Persistence.UNKNOWN
+    later = acts[1:]
+    return _verdict(2 * sum(later) > len(later)) if later else Persistence.UNKNOWN
 
 
 def _verdict(persists: bool) -> Persistence:
