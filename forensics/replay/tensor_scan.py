@@ -6,13 +6,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 PIECE = 1 << 24
 """Elements looked at in one go where none is copied."""
 _COPIED = 1 << 22
 """Elements looked at in one go where they are copied or converted (16 MiB in float32)."""
+_COUNTED = 1 << 18
+"""Elements that are counted in one go: what is made of them stays in the processor's cache."""
+_HALF_INFINITY = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}
+"""The bits of +Inf; greater ones, the sign aside, are NaN."""
 _NO_NONFINITE = frozenset(
     dtype for name in ("float4_e2m1fn_x2",) if (dtype := getattr(torch, name, None)) is not None
 )
@@ -79,10 +85,14 @@ def looks_like_a_mask(tensor: Tensor) -> bool:
         return False
     blocked = allowed = 0
     for piece in _pieces(_once(tensor)):
-        values = _real(piece)
-        blocked += int((values == -math.inf).sum())
-        allowed += int((values == 0).sum())
-    return blocked > 0 and allowed > 0 and blocked + allowed == _once(tensor).numel()
+        for part in piece.split(_COUNTED):
+            values = _real(part)
+            here = int((values == -math.inf).sum())
+            free = int((values == 0).sum())
+            if here + free < values.numel():
+                return False
+            blocked, allowed = blocked + here, allowed + free
+    return blocked > 0 and allowed > 0
 
 
 def _counted(tensor: Tensor, smallest: float, largest: float) -> Scan:
@@ -90,14 +100,34 @@ def _counted(tensor: Tensor, smallest: float, largest: float) -> Scan:
     nan = inf = start = 0
     first: int | None = None
     for piece in _in_order(tensor):
-        values = piece if piece.is_complex() else _real(piece)
-        missing, infinite = values.isnan(), values.isinf()
-        nan, inf = nan + int(missing.sum()), inf + int((infinite & ~missing).sum())
-        if first is None and bool((bad := missing | infinite).any()):
-            first = start + int(bad.flatten().to(torch.uint8).argmax())
-        start += piece.numel()
+        for part in piece.split(_COUNTED):
+            missing, infinite = _marks(part)
+            nan += int(np.count_nonzero(missing))
+            inf += int(np.count_nonzero(infinite))
+            if first is None and (missing.any() or infinite.any()):
+                first = start + int((missing | infinite).argmax())
+            start += len(part)
     place = _unravelled(first or 0, tuple(tensor.shape))
     return Scan(smallest, largest, nan, inf, tensor.numel(), place)
+
+
+def _marks(part: Tensor) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which elements are NaN, and which are infinite.
+
+    By numpy, which counts 5 to 20 times as fast as torch: a run that went bad is often NaN
+    throughout. Half precision by its bits, since numpy has no bfloat16 and is slow with float16.
+    """
+    largest = _HALF_INFINITY.get(part.dtype)
+    if largest is not None:
+        bits = part.view(torch.int16).numpy() & 0x7FFF
+        return bits > largest, bits == largest
+    if part.dtype.itemsize == 1:
+        part = part.float()
+    elif part.dtype is torch.complex32:
+        part = part.to(torch.complex64)
+    values = part.numpy()
+    missing = np.isnan(values)
+    return missing, np.isinf(values) & ~missing
 
 
 def _unravelled(index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
