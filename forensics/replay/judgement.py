@@ -56,8 +56,8 @@ def birth_origin(trace: StepTrace, index: int) -> Origin:
         parameters=bad if parameter in bad or not parameter else (*bad, parameter),
         element=str(list(at)) if at is not None else "",
         source_line=birth.source_line,
-        inputs=tuple(_facts_of(stats) for stats in birth.inputs),
-        output=None if birth.output is None else _facts_of(birth.output, _leaf_name(birth)),
+        inputs=tuple(facts_of(stats) for stats in birth.inputs),
+        output=None if birth.output is None else facts_of(birth.output, _leaf_name(birth)),
         chain=chain_of(trace, index),
         summary=f"{explain(birth)}{_also_named(trace, parameter)}.",
     )
@@ -80,8 +80,8 @@ def norm_origin(facts: StepFacts) -> Origin | None:
         parameter=name,
         parameters=tuple(dict.fromkeys(trace.arrival)),
         source_line=birth.source_line or next(iter(lines), ""),
-        inputs=tuple(_facts_of(stats) for stats in birth.inputs),
-        output=None if birth.output is None else _facts_of(birth.output),
+        inputs=tuple(facts_of(stats) for stats in birth.inputs),
+        output=None if birth.output is None else facts_of(birth.output),
         chain=(
             *chain_of(trace, index),
             ChainLink(phase=str(Phase.CLIP), what="norm", kind="inf"),
@@ -149,7 +149,7 @@ def _is_norm_overflow(birth: Birth) -> bool:
     return norm and outside and birth.kind == "inf" and all(s.finite for s in birth.inputs)
 
 
-def _facts_of(stats: TensorStats, name: str = "") -> TensorFacts:
+def facts_of(stats: TensorStats, name: str = "") -> TensorFacts:
     """A tensor in numbers, as results keep them."""
     return TensorFacts(
         dtype=stats.dtype,

@@ -194,11 +194,10 @@ class OpTrace:
             return
         found = lost_to_rounding(call, out)
         if found is not None:
-            made: CallSite | None = _metadata(node).get(_SITE)
-            site = made or call_site(self.parts, depth=4, in_backward=True)
+            site = site_of_node(node) or call_site(self.parts, depth=4, in_backward=True)
             self.underflows.append(
                 underflow_of(
-                    call, found, node=_node_name(node), module=site.module, line=site.source_line
+                    call, found, node=node_name(node), module=site.module, line=site.source_line
                 )
             )
 
@@ -276,19 +275,26 @@ class OpTrace:
 
 def _in_backward(birth: Birth, node: Any, site: CallSite) -> Birth:
     """A birth in backward belongs to the forward of its node, or to a forward recomputed there."""
-    made: CallSite | None = _metadata(node).get(_SITE)
+    made = site_of_node(node)
     at = site if site.in_module or made is None else made
     return replace(
         birth,
         phase=Phase.BACKWARD,
         module=at.module,
-        autograd_node=_node_name(node),
+        autograd_node=node_name(node),
         source_line=at.source_line,
     )
 
 
-def _node_name(node: Any) -> str:
+def node_name(node: Any) -> str:
+    """``ExpBackward0``: the name of an autograd node without its namespace."""
     return str(node.name()).rsplit("::", 1)[-1]
+
+
+def site_of_node(node: Any) -> CallSite | None:
+    """Where the forward of an autograd node was called, if that was under a trace."""
+    site: CallSite | None = _metadata(node).get(_SITE)
+    return site
 
 
 def _before(tensor: Tensor) -> _Before:

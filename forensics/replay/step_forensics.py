@@ -25,13 +25,17 @@ from forensics.replay.applied import (
 )
 from forensics.replay.call_site import Parts, Phase
 from forensics.replay.changes import Changes
+from forensics.replay.gradient_check import GradientWatch, gradient_origin
 from forensics.replay.judgement import norm_origin, origin_of
+from forensics.replay.memory_state import MemoryState
 from forensics.replay.overflow import absorbed
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import AS_RECORDED, Session
 from forensics.replay.step_facts import Context, StartOfStep, StepFacts
 from forensics.replay.step_trace import StepTrace, StepTracer
 from forensics.replay.step_watch import StepEvents, StepWatch
+
+_Seen = tuple[StepTrace, StepEvents, StartOfStep]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +45,7 @@ class Examination:
     Attributes:
         origin: where the fault came in; None where there is no fault.
         absorbed: why something non-finite in the step is no fault; empty where there was none.
-        trace: births and damages, in order.
-        events: what the step called.
-        facts: both, and what was known before.
+        facts: what the step called and made, and what was known before.
         replayed: what the step came to; None without a session.
     """
 
@@ -80,11 +82,16 @@ def examine(session: Session, *, changes: Changes = AS_RECORDED) -> Examination:
     Raises:
         NotReplayableError: a change cannot be made here.
     """
-    found: list[tuple[StepTrace, StepEvents, StartOfStep]] = []
+    return _examine(session, changes, None)
+
+
+def _examine(session: Session, changes: Changes, watch: GradientWatch | None) -> Examination:
+    found: list[_Seen] = []
     context = context_of(session, session.step_index)
 
     def traced(run: Callable[[], Any]) -> Any:
-        return _traced(session.training, run, session.batches, found)
+        with watch.watching(session.model) if watch else contextlib.nullcontext():
+            return _traced(session.training, run, session.batches, found)
 
     replayed = session.run_step(changes=changes, trace=traced)
     return _judged(session.training, found[0], len(session.batches), context, replayed)
@@ -105,11 +112,52 @@ def examine_training(
         micro_batches: what it trains on, as far as it is known.
         context: what is known of the steps before.
     """
-    found: list[tuple[StepTrace, StepEvents, StartOfStep]] = []
+    found: list[_Seen] = []
     # Whatever the user's loop raises is evidence, and is kept.
     with contextlib.suppress(Exception):
         _traced(training, run, micro_batches, found)
     return _judged(training, found[0], len(micro_batches), context or Context(), None)
+
+
+def audit_step(session: Session, *, before: MemoryState | None = None) -> Origin | None:
+    """Is the session's next step right, though nothing in it is non-finite? See ``audit``."""
+    return audit(session, before=before).origin
+
+
+def audit(session: Session, *, before: MemoryState | None = None) -> Examination:
+    """Examine the next step, and check its gradients by recomputing them where that is due.
+
+    The session stands after the step. The step is run once, and twice more where it recomputes
+    activations or edits what it saved.
+
+    Args:
+        session: stands before the step.
+        before: its captured state, if there is one already.
+    """
+    held = before or session.capture()
+    actual = _watched(session)
+    examined = _examine(session, AS_RECORDED, actual)
+    if examined.origin is not None or examined.absorbed or not actual.suspicious:
+        return examined
+    session.restore(held)
+    sound = _watched(session, sound=True)
+    session.run_step(trace=_under(session, sound))
+    session.restore(held)
+    session.run_step()
+    sizes = {name: p.numel() for name, p in session.model.named_parameters()}
+    return replace(examined, origin=gradient_origin(actual, sound, sizes))
+
+
+def _watched(session: Session, *, sound: bool = False) -> GradientWatch:
+    return GradientWatch.of(session.model, _parts(session.training), sound=sound)
+
+
+def _under(session: Session, watch: GradientWatch) -> Callable[[Callable[[], Any]], Any]:
+    def traced(run: Callable[[], Any]) -> Any:
+        with watch.watching(session.model):
+            return run()
+
+    return traced
 
 
 def context_of(session: Session, step: int) -> Context:
@@ -134,10 +182,10 @@ def _traced(
     training: Training,
     run: Callable[[], Any],
     micro_batches: Sequence[Any],
-    found: list[tuple[StepTrace, StepEvents, StartOfStep]],
+    found: list[_Seen],
 ) -> Any:
     """Run the step under trace and watch; what they saw is kept even where it raises."""
-    parts = Parts.of(training.model, training.optimizers, training.schedulers, training.ema)
+    parts = _parts(training)
     extra = list(training.extra.items())
     if training.ema is not None:
         extra.insert(0, ("ema", training.ema))
@@ -157,9 +205,13 @@ def _traced(
         found.append((tracer.result(), watch.events, start))
 
 
+def _parts(training: Training) -> Parts:
+    return Parts.of(training.model, training.optimizers, training.schedulers, training.ema)
+
+
 def _judged(
     training: Training,
-    found: tuple[StepTrace, StepEvents, StartOfStep],
+    found: _Seen,
     micro_batches: int,
     context: Context,
     replayed: ReplayedStep | None,
