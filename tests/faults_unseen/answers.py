@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fault_answers import ALL, Answer
 
@@ -169,3 +170,43 @@ UNSEEN: tuple[Answer, ...] = (
     ),
 )
 """Sixteen recordings of recipes that are not registered."""
+
+
+def _numeric(name: str, operators: tuple[str, ...], module: str = "special", **more: Any) -> Answer:
+    known: dict[str, Any] = {"step": 11, "phase": ("forward",), "module": module}
+    return Answer(recipe=_at("numerics", name), operators=operators, **{**known, **more})
+
+
+NUMERICS: tuple[Answer, ...] = (
+    _numeric("norm-without-eps", ("aten.native_layer_norm",)),
+    _numeric("unit-vector-of-zero", ("aten.div",)),
+    _numeric("logit-of-one", ("aten.logit",)),
+    _numeric("root-of-negative", ("aten.pow",)),
+    _numeric("class-weight-zero", ("aten.nll_loss_forward",), "", phase=("loss",)),
+    _numeric("sum-in-fp16", ("aten.sum",)),
+    _numeric("mask-added-twice", ("aten.add", "aten._softmax"), ""),
+    _numeric("fill-too-low", ("F.masked_fill", "aten.masked_fill", "Tensor.masked_fill")),
+    _numeric("index-out-of-range", ("F.embedding", "aten.embedding"), "encoder.tokens"),
+    _numeric(
+        "weight-norm-of-zero",
+        ("aten._weight_norm_interface", "aten.div"),
+        "head.parametrizations.weight.0",
+        step=0,
+        persistence="persistent",
+    ),
+    _numeric(
+        "eigen-degenerate",
+        ("LinalgEighBackward0",),
+        "",
+        phase=("backward",),
+        parameter="body.weight",
+    ),
+    _numeric(
+        "variance-by-moments", ("SqrtBackward0",), phase=("backward",), parameter="body.weight"
+    ),
+    _numeric("penalty-at-zero", ("SqrtBackward0",), "", phase=("backward",), parameter=ALL),
+    _numeric("softplus-inverse", ("aten.expm1",)),
+    _numeric("infinite-attention-bias", ("aten.log",)),
+    _numeric("ema-poisoned", ("input",), "body", phase=("input",), persistence="persistent"),
+)
+"""Sixteen more, made after the first sixteen were seen."""
