@@ -38,7 +38,7 @@ def _happened(origin: Origin | None) -> str:
     if origin is None:
         return ""
     if origin.phase == "outside":
-        return "from outside the training: the replay stays clean"
+        return "from outside the training: a replay is sound"
     what = origin.operator
     if origin.autograd_node and origin.autograd_node != what:
         what = f"{what} in {origin.autograd_node}"
@@ -180,7 +180,8 @@ def again(result: BisectionResult) -> str:
     if result.reproduces is None:
         return ""
     if not result.reproduces:
-        return f"does not reproduce: {replays} from the same state stay clean"
+        stays = "stays" if count == 1 else "stay"
+        return f"does not reproduce: {replays} from the same state {stays} sound"
     alike = f" ({replays}, all alike)" if count > 1 else ""
     persists = {
         Persistence.PERSISTENT: ", and persists after the step",

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from forensics.diagnose.bisection_result import BisectionResult, BisectStatus, Persistence
+from forensics.diagnose.bisection_result import (
+    BisectionResult,
+    BisectStatus,
+    Departure,
+    FaultKind,
+    Origin,
+    Persistence,
+)
+from forensics.diagnose.wording import number
 from forensics.diagnose.wording import steps as step_count
 from forensics.replay.bisect_options import Options
+from forensics.replay.flip import Hit
 from forensics.replay.narrowing import Suspicion
 from forensics.replay.remedy import remedies
 from forensics.replay.start_states import StateSearch
@@ -55,6 +65,45 @@ def looked_at(suspicion: Suspicion, states: StateSearch, sound: Sequence[int]) -
     if sound:
         text += f"; {step_count(len(sound))} replayed, and what was applied is right"
     return text
+
+
+def outside_origin(
+    hit: Hit | None, gone: Departure, bad_step: int, row: Mapping[str, Any]
+) -> Origin:
+    """The origin of a fault that no replay repeats.
+
+    Args:
+        hit: the value that was changed, where a saved state shows it.
+        gone: the first row in which the replay is not the record.
+        bad_step: the first bad row of the record.
+        row: that row.
+    """
+    until = f"up to step {gone.step - 1:,} " if gone.step else ""
+    summary = (
+        f"A replay is the record bit for bit {until}and sound at step {bad_step:,}, where the "
+        f"record is not: from step {gone.step:,} on it was made of other values. Hardware, data or "
+        "code that the recording does not know changed them."
+    )
+    values = [row.get(name) for name in ("loss", "grad_l2_pre_clip")]
+    nan = any(isinstance(value, float) and math.isnan(value) for value in values)
+    kind = FaultKind.NAN if nan else FaultKind.INF
+    if row.get("norm_overflow"):
+        kind = FaultKind.NORM_OVERFLOW
+    if hit is None:
+        return Origin(kind=kind, phase="outside", operator="outside", summary=summary)
+    bit = ", which is one bit of the exponent" if hit.one_bit else ""
+    element = str(list(hit.index))
+    return Origin(
+        kind=kind,
+        phase="outside",
+        operator="outside",
+        module=hit.name.rpartition(".")[0],
+        parameter=hit.name,
+        parameters=(hit.name,),
+        element=element,
+        summary=f"{hit.name}{element} is {number(hit.recorded)} in the saved state of step "
+        f"{hit.state:,} and {number(hit.replayed)} in the replay{bit}. {summary}",
+    )
 
 
 def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:

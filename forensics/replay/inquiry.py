@@ -14,17 +14,17 @@ from forensics.diagnose.bisection_result import (
     BisectionResult,
     BisectStatus,
     Departure,
-    FaultKind,
     Origin,
     Persistence,
 )
 from forensics.errors import ForensicsError
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection import Judgement
-from forensics.replay.bisection_answer import answer_of, looked_at
+from forensics.replay.bisection_answer import answer_of, looked_at, outside_origin
 from forensics.replay.capsule.writing import write_capsule
 from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Detector, Passage
+from forensics.replay.flip import find_hit
 from forensics.replay.location import Range, stand_before, stretch
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion, narrow
@@ -270,15 +270,9 @@ class Inquiry:
             self.found["origin"] = self._from_outside(session, gone, recorded)
 
     def _from_outside(self, session: Session, gone: Departure, recorded: int) -> Origin:
-        del session
-        return Origin(
-            kind=FaultKind.NAN,
-            phase="outside",
-            operator="outside",
-            summary=f"The replay is bit-identical up to step {gone.step - 1:,} and sound at "
-            f"{recorded:,}: from step {gone.step:,} on the record was made of other values. "
-            "Hardware, data or code that the recording does not know changed them.",
-        )
+        """The record was made of other values than the program makes: which one was changed?"""
+        hit = find_hit(session, gone.step)
+        return outside_origin(hit, gone, recorded, session.recorded(recorded) or {})
 
     def _silent(self, session: Session) -> None:
         """Nothing is bad in the log and in the states: is what was applied right?"""

@@ -161,7 +161,7 @@ class Session:
         return 0
 
     def bad_state(self) -> tuple[str, ...]:
-        """What is not finite in the state before the next step, named as in ``ReplayedStep.bad``."""
+        """What is not finite in the state before the next step, as ``ReplayedStep.bad`` names it."""
         return tuple(dict.fromkeys(_label(tensor) for tensor in self._scan_state()))
 
     def capture(self) -> MemoryState:
@@ -177,10 +177,14 @@ class Session:
         put_back(self.training, self.recipe, state)
         self.step_index, self._wide = state.step, False
 
-    def _load(self, info: CheckpointInfo) -> None:
+    def saved(self, info: CheckpointInfo) -> dict[str, Any]:
+        """A saved state as it lies on disk; InputError where it cannot be read."""
         if info.path.is_symlink() and not _within(info.path, self.run.path):
             raise InputError("is a link out of the run directory", where=info.path)
-        state = load_checkpoint(info.path)
+        return load_checkpoint(info.path)
+
+    def _load(self, info: CheckpointInfo) -> None:
+        state = self.saved(info)
         self.start()
         restore_state(self.training, state, where=info.path)
         self.step_index = info.step
