@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in
 from forensics.runlog.lock import LOCK_NAME, Holding, read_lock
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest, NewerSchemaError, read_manifest
 from forensics.runlog.params import ParamStore
+from forensics.runlog.reading import Reading
 from forensics.runlog.steps import Repair, StepTable
-from forensics.runlog.steps_csv import read_steps
+from forensics.runlog.steps_csv import is_own_log, read_steps
 
 __all__ = ["CheckpointInfo", "Run", "load_run"]
 
@@ -71,18 +73,24 @@ class Run:
         return (*self.steps.repairs, *self.part_repairs, *found)
 
 
-def load_run(path: str | os.PathLike[str]) -> Run:
+def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Run:
     """Load a run.
 
     Args:
         path: a run directory, its ``steps.csv`` or ``run.json`` (both load the whole run), or a
-            step log on its own, whoever wrote it.
+            log on its own, whoever wrote it: compressed or not, ``-`` for standard input, or a
+            directory with such logs in it.
+        reading: what the user says of a foreign log's format and columns.
 
     Raises:
         InputError: there is no such file, no run in the directory, no training log in the file,
             or a newer version of this program has written it.
+        UsageError: ``reading`` names a format or a column that is not there.
     """
     source = Path(path)
+    reading = reading or Reading()
+    if str(source) == "-":
+        return _load_foreign(source, reading)
     try:
         source.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -90,19 +98,48 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     except (OSError, ValueError) as error:  # a name too long, a loop of links, no permission
         raise InputError(getattr(error, "strerror", None) or str(error), where=source) from error
     if source.is_dir():
-        return _load_directory(source)
+        if _is_run(source) and reading.plain:
+            return _load_directory(source)
+        return _load_foreign(source, reading)
     home = source.parent
     whole = source.name in STEP_LOGS and any((home / part).exists() for part in _PARTS)
     if whole or source.name == MANIFEST_NAME:
         return _load_directory(home)
-    steps = read_steps(source)
+    if reading.plain and is_own_log(source):
+        steps = read_steps(source)
+        return Run(path=source, steps=steps, superseded=steps.earlier)
+    return _load_foreign(source, reading)
+
+
+def _load_foreign(source: Path, reading: Reading) -> Run:
+    """A log of another program; its readers are imported only here."""
+    from forensics.runlog.foreign_logs import logs_in, read_foreign
+
+    files = [source]
+    if str(source) != "-" and source.is_dir():
+        files = logs_in(source, reading)
+    if not files:
+        raise InputError("holds no run", where=source, hint=_hint(source))
+    steps = read_foreign(files, reading)
     return Run(path=source, steps=steps, superseded=steps.earlier)
+
+
+def load_joined(paths: Sequence[str | os.PathLike[str]], reading: Reading | None = None) -> Run:
+    """Load several log files of one run as one, oldest first; the run is called as the first.
+
+    Raises:
+        InputError: one cannot be read, or holds no record of the format of the first.
+        UsageError: ``reading`` names a format or a column that is not there.
+    """
+    from forensics.runlog.foreign_logs import read_foreign
+
+    sources = [Path(path) for path in paths]
+    steps = read_foreign(sources, reading or Reading())
+    return Run(path=sources[0], steps=steps, superseded=steps.earlier)
 
 
 def _load_directory(directory: Path) -> Run:
     repairs: list[Repair] = []
-    if not _is_run(directory):
-        raise InputError("holds no run", where=directory, hint=_hint(directory))
     manifest = _manifest(directory, repairs)
     steps = _steps(directory, manifest, repairs)
     unfinished = manifest is not None and manifest.running and not _known_dead(directory)

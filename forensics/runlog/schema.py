@@ -51,6 +51,8 @@ EXTRA: tuple[ColumnSpec, ...] = (
     ColumnSpec("ema_l2_distance", Kind.FLOAT, "L2 distance of parameters from their EMA"),
     ColumnSpec("norm_overflow", Kind.FLAG, "1 where a norm was Inf though every element is finite"),
     ColumnSpec("grads_scaled", Kind.FLAG, "1 where the clip saw gradients still times the scale"),
+    ColumnSpec("covered_steps", Kind.INT, "steps that the row tells of; absent: only its own"),
+    ColumnSpec("skipped_steps", Kind.INT, "how many of those the optimizer did not take"),
     ColumnSpec("param_digest", Kind.TEXT, "digest of all parameters before the step"),
 )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.runlog.log_facts import LogFacts, SkipBracket
 from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 
 if TYPE_CHECKING:
@@ -88,12 +89,15 @@ class StepTable:
         source_format: ``forensics`` for our own CSV, else the importer's name.
         earlier: what the same file holds of earlier runs, or of a time line that a restart left
             behind; oldest first.
+        facts: what an importer learned beside the rows; None for a log of every step in our own
+            columns.
     """
 
     columns: Mapping[str, Column]
     repairs: tuple[Repair, ...] = ()
     source_format: str = "forensics"
     earlier: tuple[StepTable, ...] = ()
+    facts: LogFacts | None = None
 
     def __len__(self) -> int:
         return len(self.columns["step"].values)
@@ -122,6 +126,36 @@ class StepTable:
     def has(self, name: str) -> bool:
         """Is the column there with at least one cell written?"""
         return name in self.columns and bool(self.columns[name].present.any())
+
+    @property
+    def interval(self) -> int:
+        """Steps that a row usually covers; 1 where every step is logged."""
+        if "covered_steps" not in self.columns:
+            return 1
+        covered = self["covered_steps"][self.present("covered_steps")]
+        return max(int(np.median(covered)), 1) if len(covered) else 1
+
+    def first_of(self, row: int) -> int:
+        """First of the steps that a row covers; its own step where every step is logged."""
+        step = int(self.step[row])
+        if "covered_steps" not in self.columns:
+            return step
+        return step - max(int(self["covered_steps"][row]), 1) + 1
+
+    @property
+    def skip_brackets(self) -> tuple[SkipBracket, ...]:
+        """Skipped steps that are dated only to the steps of a row, in order."""
+        if "skipped_steps" not in self.columns:
+            return ()
+        counts = self["skipped_steps"]
+        return tuple(
+            SkipBracket(
+                first_step=self.first_of(row),
+                last_step=int(self.step[row]),
+                count=int(counts[row]),
+            )
+            for row in np.flatnonzero(counts > 0).tolist()
+        )
 
     def take(self, rows: Any) -> StepTable:
         """The same table at some rows (an index array, a mask or a slice)."""

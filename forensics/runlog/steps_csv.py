@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import zlib
 from pathlib import Path
 
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.table import read_table
+from forensics.runlog.schema import CANONICAL_NAMES
 from forensics.runlog.step_writer import StepWriter
 from forensics.runlog.steps import StepTable
 
-__all__ = ["StepWriter", "read_steps"]
+__all__ = ["StepWriter", "is_own_log", "read_steps"]
+
+_PEEK = 1 << 16
+_GZIP = b"\x1f\x8b"
+_OWN = ",".join(CANONICAL_NAMES).encode()
+
+
+def is_own_log(path: Path) -> bool:
+    """Is it a step log in our own columns, or empty? A look at its beginning, no more.
+
+    A pipe is not looked into: what is taken out of it is gone.
+    """
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            start = file.read(_PEEK)
+    except OSError:
+        return True  # whose reader says what is wrong with it
+    if start.startswith(_GZIP):
+        try:
+            start = zlib.decompressobj(wbits=31).decompress(start, _PEEK)
+        except zlib.error:
+            return True
+    lines = start.removeprefix(codecs.BOM_UTF8).lstrip().split(b"\n")
+    header = next((line for line in lines if not line.startswith(b"#") and line.strip()), b"")
+    return not start or header.startswith(_OWN)
 
 
 def read_steps(path: str | os.PathLike[str]) -> StepTable:

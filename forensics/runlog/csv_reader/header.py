@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from forensics.runlog.csv_reader.cells import WRAPPED, is_absent, parse_number, 
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 
+Naming = Callable[[Sequence[str]], Mapping[str, str]]
+"""``(names as written) → their canonical names``, for those columns that a format knows better."""
 MOST_COLUMNS = 4096
 SAMPLE = 200
 """Rows looked at to tell what columns hold that the schema does not know."""
@@ -36,7 +38,7 @@ _ALIASES = {
     "epoch": ("train/epoch",),
 }
 """Names that mean one thing in every logger that writes them."""
-_CANONICAL_OF = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+CANONICAL_OF = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 USABLE = frozenset(
     (*CANONICAL_NAMES[1:6], "scaler_scale", "val_loss", "update_l2", "param_l2", "ema_l2_distance")
 )
@@ -61,6 +63,7 @@ class Layout:
         decimal: ``.`` or ``,``.
         float_steps: are steps written as ``12.0``?
         wrapped: are numbers written as ``tensor(0.5)``?
+        naming: what a format says of its columns, before any other name is looked up.
     """
 
     names: tuple[str, ...]
@@ -70,6 +73,7 @@ class Layout:
     decimal: str = "."
     float_steps: bool = False
     wrapped: bool = False
+    naming: Naming | None = None
 
     @property
     def step_index(self) -> int | None:
@@ -98,7 +102,7 @@ def is_preamble(line: str) -> bool:
     return not bare or bare.startswith("#") or bool(_SEPARATOR_LINE.fullmatch(bare))
 
 
-def read_header(line: str, path: Path, log: RepairLog) -> Layout:
+def read_header(line: str, path: Path, log: RepairLog, naming: Naming | None = None) -> Layout:
     """The layout that a header line tells.
 
     Raises:
@@ -116,7 +120,7 @@ def read_header(line: str, path: Path, log: RepairLog) -> Layout:
     if len(cells) > MOST_COLUMNS:
         raise InputError(f"has {len(cells):,} columns; {MOST_COLUMNS:,} are read", where=path)
     _refuse_other_files(cells, path)
-    layout = layout_of(cells, delimiter, log)
+    layout = layout_of(cells, delimiter, log, naming)
     if not USABLE.intersection(layout.names):
         raise InputError(
             f"has no column of a training log: {_some(cells)}", where=path, hint=_wanted()
@@ -124,14 +128,17 @@ def read_header(line: str, path: Path, log: RepairLog) -> Layout:
     return layout
 
 
-def layout_of(cells: Sequence[str], delimiter: str, log: RepairLog) -> Layout:
+def layout_of(
+    cells: Sequence[str], delimiter: str, log: RepairLog, naming: Naming | None = None
+) -> Layout:
     """The layout of a header's cells. Columns the schema does not know are text for now."""
     written = [_clean(cell) for cell in cells]
-    names = _canonical_names(written)
+    known = naming(written) if naming is not None else {}
+    names = _canonical_names([known.get(name, name) for name in written])
     renamed = [
         f"{shown(old)} as {new}"
         for old, cell, new in zip(written, cells, names, strict=True)
-        if new in _CANONICAL_OF.values() or spec_of(new) is not None
+        if new in CANONICAL_OF.values() or spec_of(new) is not None
         if cell.strip('"') != new
     ]
     if renamed:
@@ -140,7 +147,7 @@ def layout_of(cells: Sequence[str], delimiter: str, log: RepairLog) -> Layout:
     if repeated:
         log.note("duplicate-columns", count=len(repeated), detail=", ".join(map(shown, repeated)))
     kinds = tuple(spec.kind if (spec := spec_of(name)) else Kind.TEXT for name in unique)
-    return Layout(tuple(unique), kinds, tuple(cells), delimiter)
+    return Layout(tuple(unique), kinds, tuple(cells), delimiter, naming=naming)
 
 
 def settle(layout: Layout, lines: Sequence[str], log: RepairLog) -> Layout:
@@ -201,7 +208,7 @@ def _canonical_names(written: Sequence[str]) -> list[str]:
     keys = [re.sub(r"[\s-]+", "_", name.lower()) for name in written]
     taken = {name for name in written if spec_of(name) is not None}
     names = list(written)
-    for find in (lambda key: key, _CANONICAL_OF.get):  # another case first, then another name
+    for find in (lambda key: key, CANONICAL_OF.get):  # another case first, then another name
         for i, key in enumerate(keys):
             target = find(key)
             if target is None or spec_of(target) is None or target in taken:

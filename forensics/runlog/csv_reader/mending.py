@@ -239,7 +239,7 @@ class Mender:
         self._log.note("changed-header", line=self._line)
         yield from self._give()
         known = dict(zip(self.layout.names, self.layout.kinds, strict=True))
-        fresh = layout_of(cells, self.layout.delimiter, RepairLog())
+        fresh = layout_of(cells, self.layout.delimiter, RepairLog(), self.layout.naming)
         kinds = tuple(known.get(n, k) for n, k in zip(fresh.names, fresh.kinds, strict=True))
         if ("step" in fresh.names) != ("step" in self.layout.names):
             names = tuple("step (as written)" if n == "step" else n for n in fresh.names)

@@ -26,6 +26,9 @@ KINDS: dict[str, RepairKind] = {
     "byte-order-mark": RepairKind("byte-order mark passed over"),
     "other-encoding": RepairKind("{detail} text read as such"),
     "bad-encoding": RepairKind("{n} line{s} with bytes that are no UTF-8", lossy=True),
+    "torn-document": RepairKind(
+        "the JSON document is cut or damaged; the records that are whole are read", lossy=True
+    ),
     "torn-gzip": RepairKind("the compressed file ends early; what came before is read", lossy=True),
     "nul-bytes": RepairKind("{n} NUL byte{s} passed over, as a crash leaves them", lossy=True),
     "crlf": RepairKind("Windows line ends"),
@@ -63,6 +66,7 @@ KINDS: dict[str, RepairKind] = {
     "unordered-steps": RepairKind("rows were not in order of step ({n} step{s} back); sorted"),
     "repeated-steps": RepairKind("{n} step{s} written again from {detail} on; the last is kept"),
     "abandoned-steps": RepairKind("{n} row{s} after step {detail} from before a restart set aside"),
+    "merged-ranks": RepairKind("{n} step{s} written by up to {detail} ranks, put together"),
     "merged-rows": RepairKind("{n} step{s} written in halves, put together"),
     "second-run": RepairKind(
         "the step counter starts again at {detail}: {n} row{s} of an earlier run set aside"
@@ -76,6 +80,7 @@ class RepairLog:
     def __init__(self) -> None:
         self._found: dict[str, Repair] = {}
         self._details: dict[str, str] = {}
+        self._taken: dict[str, Repair] = {}
 
     def note(
         self,
@@ -93,13 +98,18 @@ class RepairLog:
             known = Repair(kind, "", line, step, KINDS[kind].lossy, 0)
         self._found[kind] = replace(known, count=known.count + count)
 
+    def take(self, repair: Repair) -> None:
+        """Take over a repair that was noted elsewhere, in its own words."""
+        known = self._taken.get(repair.message)
+        self._taken[repair.message] = repair if known is None else known
+
     def count(self, kind: str) -> int:
         """How many of a kind were noted."""
         return self._found[kind].count if kind in self._found else 0
 
     def repairs(self) -> tuple[Repair, ...]:
         """All of them, a clause each."""
-        return tuple(
+        noted = tuple(
             replace(
                 repair,
                 message=KINDS[kind].message.format(
@@ -110,6 +120,7 @@ class RepairLog:
             )
             for kind, repair in self._found.items()
         )
+        return (*self._taken.values(), *noted)
 
 
 def shown(text: str) -> str:

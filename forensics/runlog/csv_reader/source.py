@@ -13,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+import pyarrow as pa
+
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
 
@@ -22,6 +24,7 @@ NUL_MARK = b"\0"
 """Ends a line that a run of NUL bytes cut off: what precedes it is torn."""
 _WARM_UP = 24 << 20
 _GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _BOMB_SIZE = 256 << 20
 _BOMB_RATIO = 250
 """A gzip file grows at most 1,032-fold; logs of numbers grow 3- to 20-fold."""
@@ -37,7 +40,6 @@ _MAGIC = {
     b"\x7fELF": "a program",
     b"%PDF": "a PDF document",
     b"ARROW1": "an Arrow file",
-    b"\x28\xb5\x2f\xfd": "a zstd-compressed file",
     b"\xfd7zXZ": "an xz-compressed file",
     b"BZh": "a bzip2-compressed file",
 }
@@ -52,10 +54,19 @@ def read_lines(path: Path, log: RepairLog) -> Iterator[bytes]:
     Raises:
         InputError: it cannot be opened or is no text.
     """
+    yield from _whole_lines(read_chunks(path, log), path, log)
+
+
+def read_chunks(path: Path, log: RepairLog) -> Iterator[bytes]:
+    """The file in chunks of at most ``BLOCK``, out of gzip or zstd where it is in it, in UTF-8.
+
+    Raises:
+        InputError: it cannot be opened or decompressed, or is no text.
+    """
     _keep_blocks_mapped()
     try:
         with _opened(path) as file:
-            yield from _whole_lines(_in_utf8(_decompressed(file, path, log), path, log), path, log)
+            yield from _in_utf8(_decompressed(file, path, log), path, log)
     except OSError as error:
         raise InputError(error.strerror or str(error), where=path) from error
 
@@ -87,11 +98,12 @@ def _decompressed(file: BinaryIO, path: Path, log: RepairLog) -> Iterator[bytes]
     """The file's bytes in chunks of at most ``BLOCK``, out of gzip where they are in it."""
     first = file.read(BLOCK)
     chunks = chain([first], iter(lambda: file.read(BLOCK), b"")) if first else iter(())
-    if not first.startswith(_GZIP):
+    if not first.startswith((_GZIP, _ZSTD)):
         yield from chunks
         return
     size = 0
-    for part in _members(chunks, path, log):
+    members = _members if first.startswith(_GZIP) else _frames
+    for part in members(chunks, path, log):
         size += len(part)
         if size > _BOMB_SIZE and size > file.tell() * _BOMB_RATIO:
             raise InputError("grows beyond reason when decompressed", where=path)
@@ -121,6 +133,43 @@ def _members(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[by
                 stream, started, full = zlib.decompressobj(wbits=31), False, False
     if started:
         log.note("torn-gzip")
+
+
+def _frames(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[bytes]:
+    """What is in the frames of a zstd file, as far as they are whole."""
+    stream = pa.CompressedInputStream(pa.PythonFile(_Chunks(chunks), mode="r"), "zstd")
+    anything = False
+    while True:
+        try:
+            part = stream.read(BLOCK)
+        except (OSError, pa.ArrowException) as error:
+            if not anything:
+                raise InputError("is damaged: it cannot be decompressed", where=path) from error
+            log.note("torn-gzip")
+            return
+        if not part:
+            return
+        anything = True
+        yield part
+
+
+class _Chunks:
+    """Chunks of bytes as the file that Arrow reads from."""
+
+    closed = False
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = b""
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; none at the end."""
+        self._left = self._left or next(self._chunks, b"")
+        part, self._left = self._left[:size], self._left[size:]
+        return part
+
+    def close(self) -> None:
+        """Nothing to do: who opened the file closes it."""
 
 
 def _in_utf8(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[bytes]:

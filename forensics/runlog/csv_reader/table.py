@@ -14,6 +14,7 @@ from forensics.runlog.csv_reader.header import (
     SAMPLE,
     USABLE,
     Layout,
+    Naming,
     is_preamble,
     read_header,
     settle,
@@ -30,12 +31,17 @@ _STRETCH = 1 << 18
 """Bytes read line by line around a line that the fast path refuses."""
 
 
-def read_table(path: Path) -> StepTable:
-    """Read a step log; see ``forensics.runlog.steps_csv.read_steps``."""
+def read_table(path: Path, naming: Naming | None = None) -> StepTable:
+    """Read a step log; see ``forensics.runlog.steps_csv.read_steps``.
+
+    Args:
+        path: the file.
+        naming: canonical names of columns that a foreign format names in its own way.
+    """
     log = RepairLog()
     blocks = read_lines(path, log)
     line, header, rest = _first_line(blocks, path, log)
-    layout = read_header(header, path, log)
+    layout = read_header(header, path, log, naming)
     first = rest or next(blocks, b"")
     layout = settle(layout, _sample(first), log)
     reader = _Reader(layout, log, line + 1, _expected(first, path))

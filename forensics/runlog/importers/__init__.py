@@ -1,0 +1,31 @@
+"""Importers of the logs that people already have, one format a file, listed explicitly."""
+
+from __future__ import annotations
+
+from forensics.runlog.importers.csv_columns import csv_columns
+from forensics.runlog.importers.hf_stdout import hf_stdout
+from forensics.runlog.importers.hf_trainer_state import hf_trainer_state
+from forensics.runlog.importers.importer import Importer
+from forensics.runlog.importers.jsonl_columns import jsonl_columns
+from forensics.runlog.importers.keras_csv import keras_csv
+from forensics.runlog.importers.lightning_csv import lightning_csv
+from forensics.runlog.importers.llama_factory import llama_factory
+from forensics.runlog.importers.tensorboard_events import tensorboard_events
+from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
+from forensics.runlog.importers.wandb_csv import wandb_csv
+from forensics.runlog.importers.wandb_history import wandb_history
+
+IMPORTERS: tuple[Importer, ...] = (
+    hf_trainer_state,
+    hf_stdout,
+    llama_factory,
+    lightning_csv,
+    ultralytics_csv,
+    keras_csv,
+    wandb_csv,
+    wandb_history,
+    tensorboard_events,
+    jsonl_columns,
+    csv_columns,
+)
+"""Every format, the particular ones before the general ones."""

@@ -1,0 +1,95 @@
+"""Which importer reads a log: by the first part of the file, or as the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forensics.errors import InputError, UsageError
+from forensics.runlog.importers import IMPORTERS
+from forensics.runlog.importers.importer import Importer, Match
+from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import LONG_HEAD, Head
+from forensics.runlog.scanner.source import LogSource, head_of, size_of
+from forensics.runlog.steps import StepTable
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The importer that fits a log best, how well, and which others fit."""
+
+    importer: Importer
+    match: Match
+    others: tuple[str, ...] = ()
+
+
+def detect(head: Head, reading: Reading | None = None) -> Choice | None:
+    """The importer that is surest of a log; of equals the one listed first.
+
+    Args:
+        head: the first part of the log.
+        reading: with ``mapping``, only importers whose columns have names are asked.
+    """
+    named = reading is not None and bool(reading.mapping)
+    found = [
+        (importer, match)
+        for importer in IMPORTERS
+        if importer.columns or not named
+        if (match := importer.sniff(head)) is not None
+    ]
+    if not found:
+        return None
+    best, match = max(found, key=lambda pair: pair[1].confidence)
+    others = tuple(other.name for other, _ in found if other is not best)
+    return Choice(best, match, others)
+
+
+def import_logs(paths: Sequence[Path], reading: Reading) -> StepTable | None:
+    """Read the files of one run, oldest first, as whatever they are; None if nothing knows them.
+
+    Raises:
+        InputError: a file cannot be read, or holds no record of its format.
+        UsageError: ``format_in`` names no importer, or ``mapping`` says nothing to it.
+    """
+    choice = _named(reading.format_in) if reading.format_in else None
+    if choice is None:
+        choice = detect(head_of(paths[0]), reading)
+    if choice is None and size_of(paths[0]) > 0:
+        choice = detect(head_of(paths[0], LONG_HEAD), reading)
+    if choice is None:
+        return None
+    if reading.mapping and not choice.importer.columns:
+        raise UsageError(
+            f"--map says nothing to {choice.importer.name}, whose columns have no names",
+            hint="--format-in csv or jsonl reads named columns",
+        )
+    table = choice.importer.read(LogSource(paths, reading.progress), reading)
+    facts = replace(
+        table.facts or LogFacts(),
+        confidence=choice.match.confidence,
+        reason=choice.match.reason,
+    )
+    return replace(table, facts=facts)
+
+
+def _named(name: str) -> Choice:
+    """The importer of a name that the user gave."""
+    for importer in IMPORTERS:
+        if importer.name == name:
+            return Choice(importer, Match(1.0, "named by --format-in"))
+    raise UsageError(
+        f"no format is called {name!r}",
+        where="--format-in",
+        hint=f"there are {', '.join(importer.name for importer in IMPORTERS)}",
+    )
+
+
+def unknown(path: Path) -> InputError:
+    """The error for a file that no importer knows."""
+    return InputError(
+        "is no training log of a kind that is known here",
+        where=path,
+        hint="--format-in names its format; --map loss=COLUMN names the columns of a CSV or JSONL",
+    )

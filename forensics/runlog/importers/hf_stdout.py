@@ -1,0 +1,139 @@
+r"""What the Hugging Face Trainer prints: ``{'loss': 0.3, 'grad_norm': nan, 'epoch': 1.7}``.
+
+The records bear no step. It is taken from the progress bar that the record was printed over, whose
+redraws the terminal's ``\\r`` joins into one line; without bars records are counted, by the logging
+interval where the log gives it. Newer versions print all values as strings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from forensics.runlog.importers.hf_records import hf_table
+from forensics.runlog.importers.importer import CERTAIN, Importer, Match
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.numbers import COUNT, count, number
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.steps import StepTable
+
+_TRAINING = re.compile(rb"\{'(?:loss|grad_norm|learning_rate)': [^{}]{1,4000}\}")
+_EVALUATION = re.compile(rb"\{'eval_[\w/]+': [^{}]{1,4000}\}")
+_ANY = re.compile(
+    rb"\|\s*(?P<done>" + COUNT + rb")/(?P<total>" + COUNT + rb")\s*\[\d+:"
+    rb"|(?P<record>\{'\w[^{}]{1,4000}\})"
+)
+_PAIR = re.compile(rb"'([^']+)':\s*(?:'([^']*)'|([^,{}]+))")
+_INTERVAL = re.compile(rb"[\"']?logging_steps[\"']?\s*[=:]\s*(\d+)")
+_KEYS = frozenset(("loss", "grad_norm", "learning_rate", "epoch"))
+_SNAP = 3
+"""Steps that a bar, redrawn ten times a second at most, may be behind the record."""
+
+
+def _sniff(head: Head) -> Match | None:
+    if _TRAINING.search(head.text):
+        return Match(CERTAIN - 0.01, "lines such as {'loss': …, 'learning_rate': …, 'epoch': …}")
+    if _EVALUATION.search(head.text):
+        return Match(0.7, "lines such as {'eval_loss': …}")
+    return None
+
+
+def _read(source: LogSource, reading: Reading) -> StepTable:
+    found = list(_records(source))
+    interval = _INTERVAL.search(source.head().text)
+    dated: Iterable[Mapping[str, Any]] | None = _dated(
+        found, int(interval.group(1)) if interval else None
+    )
+    totals = [total for _, total, _ in found if total]
+    if dated is None:
+        source.log.note("missing-step-column", detail="no progress bar around the records")
+        dated = _counted(found, int(interval.group(1)) if interval else 1)
+    return hf_table(
+        hf_stdout.name,
+        dated,
+        source,
+        reading,
+        planned=max(totals) if totals else None,
+        steps_known=bool(totals),
+    )
+
+
+Found = tuple[int | None, int, dict[str, Any]]
+"""Step of the bar (None without one), its total (0), and the record."""
+
+
+def _records(source: LogSource) -> Iterator[Found]:
+    """The records, each with the last state of the training's bar before it."""
+    done, total, longest = None, 0, 0
+    for block in source.blocks():
+        for match in _ANY.finditer(block):
+            if match.group("record") is None:
+                bar = count(match.group("total"))
+                if bar >= longest:  # the evaluation has a bar of its own, a shorter one
+                    done, total, longest = count(match.group("done")), bar, bar
+                continue
+            record = _parsed(match.group("record"))
+            if record is not None:
+                yield done, total, record
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """A printed dict; None where it is not one of the trainer's."""
+    record: dict[str, Any] = {}
+    for key, quoted, bare in _PAIR.findall(text):
+        value = number(quoted or bare)
+        if value is not None:
+            record[key.decode("utf-8", "replace")] = value
+    ours = not _KEYS.isdisjoint(record) or any(key.startswith("eval_") for key in record)
+    return record if ours else None
+
+
+def _dated(found: Sequence[Found], interval: int | None) -> list[Mapping[str, Any]] | None:
+    """The records with steps from the bars; None where there are no bars.
+
+    A bar may be behind by a few steps: where most records lie at multiples of an interval, a
+    step shortly before one is that one.
+    """
+    if not found or any(done is None for done, _, _ in found):
+        return None
+    steps = [done or 0 for done, _, _ in found]
+    usual = interval or _usual(steps)
+    return [
+        {**record, "step": _snapped(step, usual) if "loss" in record else step}
+        for step, (_, _, record) in zip(steps, found, strict=True)
+    ]
+
+
+def _usual(steps: Sequence[int]) -> int:
+    """The distance of most records, or 1 where they do not lie at its multiples."""
+    distances = Counter(b - a for a, b in pairwise(steps) if b > a)
+    if not distances:
+        return 1
+    usual = distances.most_common(1)[0][0]
+    return usual if sum(step % usual == 0 for step in steps) * 2 > len(steps) else 1
+
+
+def _snapped(step: int, usual: int) -> int:
+    behind = -step % usual
+    return step + behind if behind <= min(_SNAP, usual // 2) else step
+
+
+def _counted(found: Sequence[Found], interval: int) -> Iterator[Mapping[str, Any]]:
+    """The records with steps by their number; an evaluation belongs to the record before it."""
+    step = 0
+    for _, _, record in found:
+        step += interval * ("loss" in record)
+        yield {**record, "step": step}
+
+
+hf_stdout = Importer(
+    name="hf-stdout",
+    description="Hugging Face Trainer: printed records between progress bars",
+    sniff=_sniff,
+    read=_read,
+    columns=True,
+)

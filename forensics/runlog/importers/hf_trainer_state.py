@@ -1,0 +1,94 @@
+"""``trainer_state.json`` of the Hugging Face Trainer: ``log_history``, or a list of such records.
+
+``step`` counts attempted steps from 1. ``loss`` is the mean since the record before; ``grad_norm``
+is taken before clipping, of the last step alone; the loss scale is never there. Steps that fp16
+skipped show only in the learning rate (``scanner.lr_skips``). A loss of 0.0 beside a NaN gradient
+norm is a filtered NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from forensics.errors import InputError
+from forensics.runlog.importers.hf_records import hf_table
+from forensics.runlog.importers.importer import CERTAIN, Importer, Match
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.records import flat_objects
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.steps import StepTable
+
+_LARGEST = 64 << 20
+"""Bytes up to which the document is parsed whole; a larger one is read record by record."""
+_RECORD = re.compile(rb'\{[^{}]*"(?:loss|eval_loss|grad_norm)"\s*:[^{}]*\}')
+_STEP = re.compile(rb'"step"\s*:')
+_MAX_STEPS = re.compile(rb'"max_steps"\s*:\s*(\d+)')
+_NEWER = b'"best_global_step"'
+"""A key of the state since transformers 4.50, one minor version before the rate's lag."""
+
+
+def _sniff(head: Head) -> Match | None:
+    start = head.text.lstrip()[:1]
+    if start not in (b"{", b"["):
+        return None
+    if b'"log_history"' in head.text:
+        return Match(CERTAIN, "a JSON document with log_history")
+    record = _RECORD.search(head.text)
+    if start == b"[" and record is not None and _STEP.search(record.group()):
+        return Match(0.9, "a JSON list of records with step and loss")
+    if record is not None and b'"best_model_checkpoint"' in head.text:
+        return Match(0.95, "the state of a trainer with its records")
+    return None
+
+
+def _read(source: LogSource, reading: Reading) -> StepTable:
+    state, records = _state(source)
+    planned = state.get("max_steps")
+    return hf_table(
+        hf_trainer_state.name,
+        records,
+        source,
+        reading,
+        planned=planned if isinstance(planned, int) and planned > 0 else None,
+        may_lag="best_global_step" in state,
+    )
+
+
+def _state(source: LogSource) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
+    """The document without its records, and its records; of a damaged one what is whole."""
+    document = _parsed(source) if len(source.paths) == 1 else None
+    if isinstance(document, dict) and isinstance(document.get("log_history"), list):
+        history = [record for record in document["log_history"] if isinstance(record, dict)]
+        return {k: v for k, v in document.items() if k != "log_history"}, history
+    if isinstance(document, list):
+        return {}, [record for record in document if isinstance(record, dict)]
+    head = source.head()
+    planned = _MAX_STEPS.search(head.text)
+    state: dict[str, Any] = {"max_steps": int(planned.group(1))} if planned else {}
+    if _NEWER in head.text:
+        state["best_global_step"] = None
+    return state, flat_objects(source, b'"step"')
+
+
+def _parsed(source: LogSource) -> Any:
+    """The whole document, or None where it is too large, cut or damaged."""
+    try:
+        return json.loads(source.whole(_LARGEST))
+    except InputError:
+        return None
+    except (ValueError, RecursionError):
+        source.log.note("torn-document")
+        return None
+
+
+hf_trainer_state = Importer(
+    name="hf-trainer-state",
+    description="Hugging Face Trainer: trainer_state.json",
+    sniff=_sniff,
+    read=_read,
+    columns=True,
+)

@@ -1,0 +1,40 @@
+"""A run's history from Weights & Biases as JSON lines: ``_step``, ``_runtime``, metrics.
+
+Non-finite values are the texts ``"NaN"`` and ``"Infinity"``. ``_step`` counts calls of the logger;
+where a trainer logs its own step, that one is taken.
+"""
+
+from __future__ import annotations
+
+from forensics.runlog.importers.importer import CERTAIN, Importer, Match
+from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.steps import StepTable
+
+_LEAVE_OUT = frozenset(("_timestamp", "_wandb", "_runtime"))
+
+
+def _sniff(head: Head) -> Match | None:
+    record = json_object(head.first_line)
+    if record is None or not {"_runtime", "_timestamp"} & record.keys():
+        return None
+    return Match(CERTAIN, "JSON lines with _runtime and _timestamp")
+
+
+def _read(source: LogSource, reading: Reading) -> StepTable:
+    rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT - set(reading.mapping.values()))
+    for record in json_lines(source):
+        rows.add(record)
+    return rows.table(wandb_history.name, LogFacts(), source.path)
+
+
+wandb_history = Importer(
+    name="wandb-history",
+    description="Weights & Biases: a run's history as JSON lines",
+    sniff=_sniff,
+    read=_read,
+    columns=True,
+)

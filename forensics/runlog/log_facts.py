@@ -1,0 +1,87 @@
+"""What a log says of itself beyond its rows: what a row stands for, and what it cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PER_EPOCH = "epoch"
+PER_STEP = "step"
+
+
+class Meaning(StrEnum):
+    """What one value of a column says of the steps that its row covers."""
+
+    LAST = "of the last step"
+    MEAN = "a mean over the steps of the row"
+    MEDIAN = "a median over a window of steps"
+    SMOOTHED = "a running average"
+    SUM = "a sum over the steps of the row"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalerHints:
+    """What the lines of a log tell of the loss scaler's policy; None where they do not.
+
+    Attributes:
+        initial_scale: the loss scale at the first step.
+        growth_interval: clean steps after which the scale grows (the window).
+        hysteresis: overflows that one reduction takes.
+        factor: by which the scale shrinks, at most 1.
+        floor: the least scale.
+    """
+
+    initial_scale: float | None = None
+    growth_interval: int | None = None
+    hysteresis: int | None = None
+    factor: float | None = None
+    floor: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogFacts:
+    """What an importer learned of a log.
+
+    Attributes:
+        confidence: of 1, that the format is the one it was read as.
+        reason: what it was recognised by.
+        interval: steps that a row stands for; None where the distance of the rows tells.
+        unit: what the numbers of the rows count: ``step``, or ``epoch`` where each row is one.
+        step_base: 0 or 1, the number of the first step in this log; None where unknown.
+        meanings: by column, what its values say of the steps that a row covers.
+        scaler: what the lines tell of the loss scaler's policy.
+        precision: ``fp16``, ``bf16``, ``fp32`` or empty.
+        clip_threshold: norm that gradients are clipped to, where the log says it.
+        planned_steps: how many steps the run was to have, where the log says it.
+        notes: what was inferred or put right, a clause each.
+        unknown: what this log cannot tell, a clause each.
+    """
+
+    confidence: float = 1.0
+    reason: str = ""
+    interval: int | None = None
+    unit: str = PER_STEP
+    step_base: int | None = None
+    meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    scaler: ScalerHints | None = None
+    precision: str = ""
+    clip_threshold: float | None = None
+    planned_steps: int | None = None
+    notes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipBracket:
+    """Skipped steps that the log dates only to the stretch that a row covers.
+
+    Attributes:
+        first_step: first step of the stretch.
+        last_step: its last step.
+        count: how many of its steps the optimizer did not take.
+    """
+
+    first_step: int
+    last_step: int
+    count: int

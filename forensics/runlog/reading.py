@@ -1,0 +1,26 @@
+"""How a log is to be read, where the user says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What the user says about a log.
+
+    Attributes:
+        format_in: name of the importer to use; empty to find out.
+        mapping: column of the step table → name of it in the log (``--map loss=train/loss``).
+        progress: told the bytes read so far, and of how many.
+    """
+
+    format_in: str = ""
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    progress: Callable[[int, int], None] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Did the user say nothing about format or columns?"""
+        return not self.format_in and not self.mapping

@@ -1,0 +1,108 @@
+"""Log text as a person saw it: without colours, redrawn bars, rank prefixes and notebook escapes.
+
+What a file needs is judged once by its head; each block then costs one search for every kind of
+dirt, and a substitution only where there is some.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_BACKSPACES = re.compile(rb"[^\n]?\x08")
+RANK_PREFIX = re.compile(
+    rb"^(?:\[(?:default|rank|Rank |RANK)?\d{1,6}\]:?[ \t]?|(?:rank|Rank) ?\d{1,6}: ?|\d{1,6}: )",
+    re.MULTILINE,
+)
+"""``[default7]:``, ``[rank0]:``, ``rank 3:``, and mpirun's or srun's ``0: ``."""
+_ESCAPED = re.compile(rb"\\(u[0-9a-fA-F]{4}|.)")
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"\\": b"\\", b"/": b"/"}
+_QUOTED_LINE = re.compile(rb'^\s*"(.*?)"?,?$', re.MULTILINE)
+_NOTEBOOK = (b'"cell_type"', b'"output_type"')
+_DOCKER_LINE = re.compile(rb'^\{"log":"(.*)","stream":"\w+"(?:,"[^}]*)?\}$', re.MULTILINE)
+_NARROWEST, _WIDEST = 40, 400
+"""Columns of a terminal whose lines may have been broken."""
+_BROKEN_SHARE = 0.2
+_FEWEST_BROKEN = 4
+
+
+@dataclass(frozen=True)
+class Dirt:
+    """What the text of one file needs beyond what every text is searched for.
+
+    Attributes:
+        notebook: the lines are strings of a notebook's JSON.
+        docker: the lines are JSON records of a container's log driver.
+        ranks: most lines begin with the number of a rank.
+        width: lines were broken at this width; 0 where they were not.
+    """
+
+    notebook: bool = False
+    docker: bool = False
+    ranks: bool = False
+    width: int = 0
+
+
+def dirt_of(head: bytes) -> Dirt:
+    """Judge a file by its first part."""
+    start = head[:4096]
+    notebook = start.lstrip().startswith(b"{") and any(mark in head for mark in _NOTEBOOK)
+    docker = not notebook and _DOCKER_LINE.match(head) is not None
+    plain = clean(head, Dirt(notebook=notebook, docker=docker))
+    lines = [line for line in plain.split(b"\n")[:-1] if line.strip()]
+    prefixed = sum(RANK_PREFIX.match(line) is not None for line in lines)
+    ranks = prefixed >= 2 and prefixed * 2 > len(lines)
+    return Dirt(notebook, docker, ranks, 0 if ranks else _broken_at(lines))
+
+
+def _broken_at(lines: list[bytes]) -> int:
+    """The width at which lines were broken: none is longer, and many have exactly it."""
+    lengths = Counter(map(len, lines))
+    widest = max(lengths, default=0)
+    if not _NARROWEST <= widest <= _WIDEST or lengths[widest] < _FEWEST_BROKEN:
+        return 0
+    broken = [line for line in lines if len(line) == widest]
+    # Lines that are alike, such as rules of dashes or padded tables, are as long by themselves.
+    alike = max(Counter(line[:16] for line in broken).values())
+    if alike * 2 > len(broken) and len(broken) * 2 > len(lines):
+        return 0
+    return widest if lengths[widest] >= _BROKEN_SHARE * len(lines) else 0
+
+
+def clean(block: bytes, dirt: Dirt) -> bytes:
+    """A block of whole lines without what is not text of the log.
+
+    A carriage return becomes a line end, so that each state of a progress bar is a line.
+    """
+    if dirt.notebook:
+        block = _unescaped(_QUOTED_LINE.sub(rb"\1", block))
+    elif dirt.docker:
+        block = _unescaped(_DOCKER_LINE.sub(rb"\1", block))
+    if b"\x1b" in block:
+        block = _ANSI.sub(b"", block)
+    if b"\r" in block:
+        block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\x08" in block:
+        block = _BACKSPACES.sub(b"", block)
+    if b"\0" in block:
+        block = block.replace(b"\0", b"")
+    if dirt.ranks:
+        block = RANK_PREFIX.sub(b"", block)
+    if dirt.width:
+        block = re.sub(rb"^([^\n]{%d})\n" % dirt.width, rb"\1", block, flags=re.MULTILINE)
+    return block
+
+
+def _unescaped(block: bytes) -> bytes:
+    if b"\\" not in block:
+        return block
+    return _ESCAPED.sub(_escaped, block)
+
+
+def _escaped(match: re.Match[bytes]) -> bytes:
+    code = match.group(1)
+    if len(code) == 5:
+        return chr(int(code[1:], 16)).encode("utf-8", errors="replace")
+    return _ESCAPES.get(code, match.group(0))

@@ -1,0 +1,189 @@
+"""Records of named values (JSON objects, Python dicts) as rows of the step table."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from forensics.errors import UsageError
+from forensics.runlog.csv_reader.header import USABLE
+from forensics.runlog.csv_reader.repair_log import RepairLog, shown
+from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.names import canonical_name, mapped_names, step_rank
+from forensics.runlog.scanner.numbers import number
+from forensics.runlog.scanner.rows import Cell, Rows
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.schema import Kind, spec_of
+from forensics.runlog.steps import StepTable
+
+MOST_METRICS = 512
+"""Further numbers that are kept beside the known columns."""
+_MOST_KEYS = 4096
+_WORDS = frozenset(("step", "covered_steps", "skipped_steps"))
+
+
+def value(cell: Any) -> float | None:
+    """A value of a record as a number: numbers, flags, numbers written as text; None otherwise."""
+    if isinstance(cell, bool):
+        return float(cell)
+    if isinstance(cell, int | float):
+        try:
+            return float(cell)
+        except OverflowError:
+            return math.inf if cell > 0 else -math.inf
+    return number(cell) if isinstance(cell, str) else None
+
+
+def whole(cell: Any) -> int | None:
+    """A value of a record as a step; None where it is no whole number of 64 bits."""
+    found = value(cell)
+    if found is None or not math.isfinite(found) or found != int(found) or abs(found) >= 2**63:
+        return None
+    return int(cell) if isinstance(cell, int) and not isinstance(cell, bool) else int(found)
+
+
+class RecordRows:
+    """Turns records into rows, naming each column when it is first met.
+
+    A value that is None, a text or a list is absent; numbers written as text are numbers.
+
+    Args:
+        log: where it is noted what had to be mended.
+        reading: what the user maps; those names go before all others.
+        leave_out: names that are no column whatever they are called like.
+    """
+
+    def __init__(
+        self, log: RepairLog, reading: Reading, leave_out: frozenset[str] = frozenset()
+    ) -> None:
+        self.rows = Rows(log)
+        self._mapped = {source.strip(): target for target, source in reading.mapping.items()}
+        mapped_names(self._mapped, reading.mapping)  # refuses what is no column of the table
+        self._leave_out = leave_out
+        self._targets: dict[str, str | None] = dict.fromkeys(leave_out)
+        self._taken: set[str] = set(self._mapped.values())
+        self._seen_mapped: set[str] = set()
+        self._renamed: list[str] = []
+        self._log = log
+
+    def add(self, record: Mapping[str, Any], step: int | None = None) -> None:
+        """Append a record as a row; without any step, rows are counted."""
+        new = [key for key in record if key not in self._targets]
+        if new:
+            self._name(new)
+        cells: dict[str, Cell] = {}
+        for key, cell in record.items():
+            target = self._targets.get(key)
+            if target is None:
+                continue
+            found = value(cell)
+            if found is None:
+                continue
+            if target == "step":
+                step = whole(cell) if step is None else step
+            elif (spec := spec_of(target)) is not None and spec.kind is Kind.TEXT:
+                continue
+            elif spec is not None and spec.kind is not Kind.FLOAT:
+                cells[target] = int(found) if math.isfinite(found) and abs(found) < 2**62 else None
+            else:
+                cells[target] = found
+        if step is None and cells:
+            self._log.note("missing-step-column", detail="records have no step")
+            step = len(self.rows)
+        if step is not None:
+            self.rows.add(step, cells)
+
+    @property
+    def tells(self) -> bool:
+        """Has any record held something that training can be judged by?"""
+        return not USABLE.isdisjoint(self._taken)
+
+    def table(
+        self, name: str, facts: LogFacts, where: object, *, must_tell: bool = True
+    ) -> StepTable:
+        """The rows as a table.
+
+        Args:
+            name: of the importer.
+            facts: what it learned.
+            where: the file, for errors.
+            must_tell: refuse a log by which no training can be judged.
+
+        Raises:
+            InputError: there is no row, or ``must_tell`` and nothing to judge.
+            UsageError: a mapped name was never met.
+        """
+        missing = set(self._mapped) - self._seen_mapped
+        if missing:
+            there = ", ".join(list(self._targets)[:12])
+            raise UsageError(
+                f"the log has no {min(missing)!r}", where="--map", hint=f"it has {there}"
+            )
+        if self._renamed:
+            count, names = len(self._renamed), ", ".join(self._renamed)
+            self._log.note("renamed-columns", count=count, detail=names)
+        return self.rows.table(name, facts, where=where, must_tell=must_tell)
+
+    def _name(self, keys: list[str]) -> None:
+        exact = [key for key in keys if spec_of(key) is not None]
+        steps = sorted((key for key in keys if canonical_name(key) == "step"), key=step_rank)
+        for key in dict.fromkeys((*steps, *exact, *keys)):
+            if len(self._targets) < _MOST_KEYS:
+                self._targets[key] = self._target(key)
+
+    def _target(self, key: str) -> str | None:
+        if key.strip() in self._mapped:
+            self._seen_mapped.add(key.strip())
+            return self._mapped[key.strip()]
+        target = canonical_name(key)
+        if target is not None and target not in self._taken:
+            self._taken.add(target)
+            if target != key:
+                self._renamed.append(f"{shown(key)} as {target}")
+            return target
+        free = key not in self._taken and key not in _WORDS and len(self._targets) < MOST_METRICS
+        if not free or spec_of(key) is not None:
+            return None
+        self._taken.add(key)
+        return key
+
+
+_FLAT_OBJECT = re.compile(rb"\{[^{}]*\}")
+
+
+def json_lines(source: LogSource) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines; a line that is none is noted and passed over."""
+    for block in source.blocks():
+        for line in block.split(b"\n"):
+            if not line or line.isspace():
+                continue
+            record = json_object(line)
+            if record is None:
+                source.log.note("stray-lines", detail=shown(line.decode("utf-8", "replace")))
+            else:
+                yield record
+
+
+def json_object(text: bytes) -> dict[str, Any] | None:
+    """A JSON object, NaN and Infinity as Python writes them included; None where it is none."""
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def flat_objects(source: LogSource, needle: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON objects without objects in them that hold a text, wherever they are in the file.
+
+    What a damaged or cut JSON document still gives.
+    """
+    for block in source.blocks(before=b"{"):
+        for match in _FLAT_OBJECT.finditer(block):
+            text = match.group()
+            if needle in text and (record := json_object(text)) is not None:
+                yield record

@@ -1,0 +1,152 @@
+"""Rows of a foreign log, gathered one by one or by the thousand, into a step table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forensics.errors import InputError
+from forensics.runlog.csv_reader.builder import TableBuilder
+from forensics.runlog.csv_reader.fast import Piece
+from forensics.runlog.csv_reader.header import USABLE
+from forensics.runlog.csv_reader.ordering import in_order
+from forensics.runlog.csv_reader.repair_log import RepairLog
+from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.scanner.coverage import with_interval
+from forensics.runlog.scanner.same_step import merge_same_step
+from forensics.runlog.schema import Kind, spec_of
+from forensics.runlog.steps import Column, StepTable, text_column
+
+_BATCH = 8192
+_DTYPES: Mapping[Kind, Any] = {Kind.INT: np.int64, Kind.FLAG: np.bool_, Kind.FLOAT: np.float64}
+
+TELLING = (*USABLE, "skipped", "skipped_steps")
+"""Columns of which one at least is needed to judge a training."""
+
+Cell = float | int | bool | str | None
+
+
+class Rows:
+    """Gathers rows in the order of the file.
+
+    Args:
+        log: where it is noted what had to be mended.
+        expected: rows there will be, about.
+    """
+
+    def __init__(self, log: RepairLog, expected: int = 0) -> None:
+        self._builder = TableBuilder(expected)
+        self._log = log
+        self._steps: list[int] = []
+        self._cells: list[Mapping[str, Cell]] = []
+
+    def __len__(self) -> int:
+        return len(self._builder) + len(self._steps)
+
+    def add(self, step: int, cells: Mapping[str, Cell]) -> None:
+        """Append one row; a cell that is None or missing is absent, NaN was written as NaN."""
+        self._steps.append(step)
+        self._cells.append(cells)
+        if len(self._steps) >= _BATCH:
+            self._flush()
+
+    def extend(self, columns: Mapping[str, NDArray[Any] | tuple[NDArray[Any], Any]]) -> None:
+        """Append many rows at once.
+
+        Args:
+            columns: ``step`` and others, each an array of shape (rows,), or a pair of it and the
+                mask of the cells that are there (None for all), as ``numbers.floats`` gives.
+        """
+        self._flush()
+        pieces = {}
+        for name, given in columns.items():
+            values, present = given if isinstance(given, tuple) else (given, None)
+            spec = spec_of(name)
+            dtype = _DTYPES[spec.kind if spec is not None else Kind.FLOAT]
+            pieces[name] = Piece(np.asarray(values, dtype=dtype), present)
+        if len(pieces["step"].values):
+            self._builder.append(pieces)
+
+    def table(
+        self,
+        source_format: str,
+        facts: LogFacts,
+        *,
+        where: object = None,
+        must_tell: bool = True,
+    ) -> StepTable:
+        """Everything that was gathered, in order of step.
+
+        Lines that several ranks (or a trainer and its evaluation) wrote for one step become one
+        row; restarts and second runs are set aside as ``earlier``.
+
+        Args:
+            source_format: name of the importer.
+            facts: what it learned.
+            where: the file, for errors.
+            must_tell: refuse a log by which no training can be judged.
+
+        Raises:
+            InputError: there is no row, or ``must_tell`` and no column to judge by.
+        """
+        self._flush()
+        if not len(self._builder):
+            raise nothing_found(source_format, where)
+        columns = merge_same_step(self._builder.finish(), self._log)
+        if must_tell and not any(map(columns.__contains__, TELLING)):
+            raise nothing_found(source_format, where)
+        return finished(columns, source_format, facts, self._log)
+
+    def _flush(self) -> None:
+        if not self._steps:
+            return
+        pieces = {"step": Piece(np.array(self._steps, dtype=np.int64))}
+        names = dict.fromkeys(name for cells in self._cells for name in cells)
+        for name in names:
+            pieces[name] = _piece(name, [cells.get(name) for cells in self._cells])
+        self._builder.append(pieces)
+        self._steps, self._cells = [], []
+
+
+def finished(
+    columns: Mapping[str, Column],
+    source_format: str,
+    facts: LogFacts,
+    log: RepairLog,
+) -> StepTable:
+    """A table of columns in file order: sorted, cut at restarts, with what each row covers."""
+    table = in_order(columns, lambda row: 0, log)
+    table = with_interval(table, facts)
+    earlier = tuple(
+        replace(with_interval(old, facts), source_format=source_format, facts=facts)
+        for old in table.earlier
+    )
+    return replace(
+        table, repairs=log.repairs(), source_format=source_format, facts=facts, earlier=earlier
+    )
+
+
+def nothing_found(source_format: str, where: object) -> InputError:
+    """The error for a file in which no record of a format was found."""
+    return InputError(
+        f"has no record of training as {source_format} writes it",
+        where=where,
+        hint="--format-in names another format; `forensics convert --help` lists them",
+    )
+
+
+def _piece(name: str, cells: Sequence[Cell]) -> Piece:
+    spec = spec_of(name)
+    kind = spec.kind if spec is not None else Kind.FLOAT
+    if kind is Kind.TEXT:
+        column = text_column(["" if cell is None else str(cell) for cell in cells])
+        return Piece(column.values, None, column.categories)
+    dtype = _DTYPES[kind]
+    present = np.array([cell is not None for cell in cells], dtype=bool)
+    filler: Any = np.nan if kind is Kind.FLOAT else 0
+    values = np.array([filler if cell is None else cell for cell in cells], dtype=dtype)
+    return Piece(values, None if present.all() else present)

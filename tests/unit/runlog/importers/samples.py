@@ -1,0 +1,65 @@
+"""The smallest log of each format, in shapes of our own: what the fuzz tests start from."""
+
+from __future__ import annotations
+
+import json
+
+
+def hf_state(rows: int = 12) -> str:
+    history = [
+        {"epoch": i / 10, "grad_norm": 1.5, "learning_rate": 1e-5 * i, "loss": 3.0 - i / 10}
+        | {"step": 10 * i}
+        for i in range(1, rows + 1)
+    ]
+    history.append({"epoch": 1.2, "eval_loss": 2.0, "eval_runtime": 3.0, "step": 10 * rows})
+    return json.dumps(
+        {"best_metric": None, "log_history": history, "max_steps": 10 * rows}, indent=1
+    )
+
+
+def hf_printed(rows: int = 12) -> str:
+    parts = ["logging_steps=5,\n"]
+    for i in range(1, rows + 1):
+        parts.append(f"\r {i:3}%|##   | {5 * i}/60 [00:0{i % 10}<01:00, 1.0s/it]")
+        parts.append(
+            f"      {{'loss': {3 - i / 10}, 'learning_rate': {i}e-05, 'epoch': {i / 9}}}\n"
+        )
+    return "".join(parts)
+
+
+def lines_of(records: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+SAMPLES: dict[str, str] = {
+    "hf-trainer-state": hf_state(),
+    "hf-stdout": hf_printed(),
+    "llama-factory": lines_of(
+        [
+            {"current_steps": 5 * i, "total_steps": 60, "loss": 2.5, "lr": 1e-5, "epoch": 0.1 * i}
+            for i in range(1, 13)
+        ]
+    ),
+    "lightning-csv": "epoch,lr-Adam,step,train_loss,val_loss\n"
+    + "".join(f"0,,{10 * i + 9},{3 - i / 10},\n0,0.001,{10 * i + 9},,\n" for i in range(12))
+    + "0,,119,,2.5\n",
+    "ultralytics-csv": "  epoch,  train/box_loss,  train/cls_loss,  metrics/mAP50(B),"
+    "  val/box_loss,  val/cls_loss,  lr/pg0,  lr/pg1\n"
+    + "".join(f"   {i},   1.{i},   2.{i},   0.5,   1.5,   2.5,  0.01,  0.02\n" for i in range(12)),
+    "keras-csv": "epoch,accuracy,loss,val_loss\n"
+    + "".join(f"{i},0.5,{2 - i / 10},2.0\n" for i in range(12)),
+    "wandb-csv": '"Step","tidy-sky-7 - train/loss","tidy-sky-7 - train/loss__MIN",'
+    '"tidy-sky-7 - train/loss__MAX"\n'
+    + "".join(f'"{10 * i}","{3 - i / 10}","{3 - i / 10}","{3 - i / 10}"\n' for i in range(12)),
+    "wandb-history": lines_of(
+        [
+            {"_step": i, "_runtime": i * 2.0, "_timestamp": 1.7e9 + i, "train/loss": 3 - i / 10}
+            | {"train/global_step": 10 * i, "train/grad_norm": "NaN" if i == 5 else 1.0}
+            for i in range(12)
+        ]
+    ),
+    "jsonl": lines_of([{"step": i, "loss": 2.0 - i / 10, "lr": 1e-3} for i in range(12)]),
+    "csv": "iteration,train/loss,grad_norm\n"
+    + "".join(f"{i},{2 - i / 10},1.5\n" for i in range(12)),
+}
+"""By the importer's name; TensorBoard's files are binary and have tests of their own."""

@@ -1,0 +1,149 @@
+"""What is known of real logs, checked where FORENSICS_SAMPLE_LOGS names a folder that has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Severity
+from forensics.runlog.run import Run, load_run
+from forensics.runlog.steps import StepTable
+
+FOLDER = os.environ.get("FORENSICS_SAMPLE_LOGS", "")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="FORENSICS_SAMPLE_LOGS is not set")
+
+
+def sample(name: str) -> Run:
+    path = Path(FOLDER) / name
+    if not path.exists():
+        pytest.skip(f"{name} is not in the folder")
+    return load_run(path)
+
+
+def brackets(table: StepTable) -> list[tuple[int, int, int]]:
+    return [(b.first_step, b.last_step, b.count) for b in table.skip_brackets]
+
+
+HEALTHY = (
+    "hf-chatglm-stdout.txt",
+    "hf-lora-lr0step1.json",
+    "hf-mt5-ok.json",
+    "hf-whisper-flemish-10skip.json",
+    "hf-whisper-lv2-4skip.json",
+    "lf-evalrows.jsonl",
+    "lf-noloss.jsonl",
+    "lf-v2-lr.jsonl",
+    "pl-slm-ok.csv",
+    "t5-tb.tfevents",
+    "yolo-new-time.csv",
+    "yolo-ok.csv",
+)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_run_raises_nothing(name: str) -> None:
+    found = diagnose(sample(name)).findings
+    assert [f.message for f in found if f.severity >= Severity.WARNING] == []
+
+
+def scarce_skips(table: StepTable) -> None:
+    assert brackets(table) == [(1, 25, 2), (101, 125, 1), (351, 375, 1)]
+
+
+def ten_skips(table: StepTable) -> None:
+    found = brackets(table)
+    assert sum(count for _, _, count in found) == 10
+    assert found[0] == (1, 100, 3)
+    assert found[-1] == (11901, 12000, 1)
+    assert table.step[-1] == 15000
+
+
+def no_skips(table: StepTable) -> None:
+    assert brackets(table) == []
+
+
+def filtered_nan(table: StepTable) -> None:
+    assert table.step.tolist() == [10, 20]
+    assert np.isnan(table["grad_l2_pre_clip"]).all()
+    assert table["loss"][0] > 1e4
+    assert np.isnan(table["loss"][1])
+
+
+def lone_overflows(table: StepTable) -> None:
+    assert np.isnan(table["grad_l2_pre_clip"]).tolist() == [True, False, False, True, False]
+    assert np.isfinite(table["loss"]).all()
+
+
+def bars(table: StepTable) -> None:
+    assert table.step.tolist() == list(range(10, 811, 10))
+    assert table.interval == 10
+
+
+def nan_from_218(table: StepTable) -> None:
+    assert int(np.argmax(np.isnan(table["loss"]))) == 218
+    assert np.isnan(table["loss"][218:]).all()
+
+
+def validation_inf(table: StepTable) -> None:
+    assert np.isposinf(table["val_loss"]).all()
+    assert np.isfinite(table["loss"]).all()
+    assert table.step[0] == 0
+
+
+def overfit(table: StepTable) -> None:
+    assert table["val_loss"][0] == pytest.approx(4.21, abs=5e-3)
+    assert table["val_loss"][-1] == pytest.approx(5.49, abs=5e-3)
+    assert table["loss"][-1] == pytest.approx(1.66, abs=5e-3)
+
+
+def gradient_first(table: StepTable) -> None:
+    assert np.isnan(table["grad_l2_pre_clip"][0])
+    assert table["loss"][0] == pytest.approx(8.74, abs=5e-3)
+    assert table.step[1] == 10
+    assert np.isnan(table["loss"][1])
+
+
+KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
+    "hf-whisper-lv2-4skip.json": ("hf-trainer-state", scarce_skips),
+    "hf-whisper-flemish-10skip.json": ("hf-trainer-state", ten_skips),
+    "hf-lora-lr0step1.json": ("hf-trainer-state", no_skips),
+    "hf-mt5-ok.json": ("hf-trainer-state", no_skips),
+    "ex-collegeadvisor-loss0.json": ("hf-trainer-state", filtered_nan),
+    "ex-timemoe-71-sparse-gradnan.txt": ("hf-stdout", lone_overflows),
+    "hf-chatglm-stdout.txt": ("hf-stdout", bars),
+    "lf-evalrows.jsonl": ("llama-factory", no_skips),
+    "lf-v2-lr.jsonl": ("llama-factory", no_skips),
+    "pl-pinn-nan.csv": ("lightning-csv", nan_from_218),
+    "yolo-anpr-inf.csv": ("ultralytics-csv", validation_inf),
+    "keras-voice.log": ("keras-csv", overfit),
+    "tb-brain-gradnan-a.tfevents": ("tensorboard", gradient_first),
+}
+"""File → the importer that must know it, and what must be read from it."""
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_what_is_known_is_read(name: str) -> None:
+    source_format, check = KNOWN[name]
+    run = sample(name)
+    assert run.steps.source_format == source_format
+    check(run.steps)
+
+
+RULES = {
+    "ex-collegeadvisor-loss0.json": {"nonfinite-loss"},
+    "pl-pinn-nan.csv": {"nonfinite-loss", "dead-run"},
+    "yolo-anpr-inf.csv": {"nonfinite-validation"},
+    "keras-voice.log": {"overfitting"},
+    "tb-brain-gradnan-a.tfevents": {"nonfinite-loss", "dead-run"},
+}
+"""File → rules that must fire on it."""
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_what_is_known_to_be_wrong_is_found(name: str) -> None:
+    assert RULES[name] <= {finding.rule for finding in diagnose(sample(name)).findings}
