@@ -59,8 +59,8 @@ def persistence(
     reproduces.
 
     A fault of what was applied (nothing is bad) persists when most of the next steps show it
-    again, the parameters put back after each. Two of them are decided by what they are: a schedule that ran
-    ahead of the optimizer stays ahead, and a resume without some state happens once.
+    again, the parameters put back after each. Two of them are decided by what they are: a schedule
+    that ran ahead of the optimizer stays ahead, and a resume without some state happens once.
 
     Args:
         session: left somewhere after the bad step.

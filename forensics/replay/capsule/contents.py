@@ -40,7 +40,8 @@ class CapsuleFacts:
         step: the bad step.
         run: directory of the run that it was cut out of.
         manifest: the run's ``run.json``.
-        row: the recorded row of the bad step, present cells by column.
+        rows: recorded rows, present cells by column: of the bad step, and of those before it that
+            a judgement goes by.
         expected: what a replay must come to.
         samples: indices of the samples kept; empty where the whole batch is.
         batch_size: samples of the recorded step.
@@ -57,7 +58,7 @@ class CapsuleFacts:
     step: int = 0
     run: str = ""
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    row: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...] = ()
     expected: FaultFacts = field(default_factory=FaultFacts)
     samples: tuple[int, ...] = ()
     batch_size: int = 0

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forensics.diagnose.bisection_result import FaultKind, Origin
+from forensics.diagnose.bisection_result import Origin
 from forensics.diagnose.capsule_verdict import CapsuleVerdict, FaultFacts
 from forensics.errors import InputError, NotReplayableError
 from forensics.record.checkpoints import load_checkpoint
@@ -61,7 +61,8 @@ def run_capsule(
     directory = Path(path)
     facts = read_facts(directory)
     with open_capsule(directory, facts, recipe=recipe, device=device, say=say) as session:
-        origin, replayed = replay(session, facts.expected.kind == FaultKind.APPLIED.value)
+        examination = examine(session)
+        origin, replayed = examination.origin, examination.replayed
         found = expected_of(origin, replayed)
         differences = _differences(facts.expected, found)
         row = session.departure(replayed) if replayed is not None and not facts.samples else None
@@ -79,17 +80,6 @@ def run_capsule(
             differences=tuple(differences),
             notes=tuple(session.notes),
         )
-
-
-def replay(session: Session, applied: bool) -> tuple[Origin | None, ReplayedStep | None]:
-    """Run the next step under the trace; for a fault of what was applied, under its audit."""
-    if applied:
-        raise NotReplayableError(
-            "nothing is non-finite in the step, so a replay of it alone proves nothing",
-            where="capsule",
-        )
-    examination = examine(session)
-    return examination.origin, examination.replayed
 
 
 def expected_of(origin: Origin | None, replayed: ReplayedStep | None) -> FaultFacts:
@@ -151,11 +141,13 @@ def open_capsule(
 
 def _as_run(directory: Path, facts: CapsuleFacts) -> Run:
     """The run that a capsule was cut out of, as far as it holds it."""
-    row = {name: [value] for name, value in facts.row.items() if value is not None}
+    names = {name for row in facts.rows for name in row} - {"step"}
+    cells = {name: [row.get(name) for row in facts.rows] for name in names}
+    steps = [row.get("step") for row in facts.rows]
     try:
         return Run(
             path=directory,
-            steps=StepTable.from_arrays({"step": [facts.step], **row}),
+            steps=StepTable.from_arrays({"step": steps, **cells}),
             manifest=Manifest.from_json(facts.manifest),
         )
     except (FieldError, ValueError, TypeError, OverflowError) as error:

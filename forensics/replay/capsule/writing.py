@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from forensics.diagnose.bisection_result import BisectionResult, FaultKind, Origin
+from forensics.diagnose.bisection_result import BisectionResult, Origin
 from forensics.diagnose.capsule_verdict import FaultFacts
 from forensics.errors import ForensicsError, InputError, NotReplayableError, OutputError
 from forensics.record.portable import NotPortableError, portable
@@ -36,7 +37,7 @@ from forensics.replay.capsule.operator_inputs import (
     buffers_of,
     catchable,
 )
-from forensics.replay.capsule.running import expected_of, replay, run_capsule
+from forensics.replay.capsule.running import expected_of, run_capsule
 from forensics.replay.capsule.scripts import operator_script, repro_script
 from forensics.replay.capsule.whole_state import whole_state
 from forensics.replay.changes import Changes, batch_size, select_samples
@@ -145,8 +146,7 @@ def _refuse(target: Path, overwrite: bool) -> None:
 def _fill(
     home: Path, session: Session, before: MemoryState, result: BisectionResult
 ) -> CapsuleFacts:
-    applied = result.origin is not None and result.origin.kind is FaultKind.APPLIED
-    samples, expected, origin = _smallest(session, before, result, applied)
+    samples, expected, origin = _smallest(session, before, result)
     caught, why_not = _caught(session, before, origin, samples)
     session.restore(before)
     state, missing = whole_state(
@@ -160,7 +160,7 @@ def _fill(
         step=before.step,
         run=str(session.run.path),
         manifest=session.manifest.to_json(),
-        row=session.recorded(before.step) or {},
+        rows=_rows(session, before.step),
         expected=expected,
         samples=samples,
         batch_size=size,
@@ -188,22 +188,37 @@ def _fill(
 
 
 def _smallest(
-    session: Session, before: MemoryState, result: BisectionResult, applied: bool
+    session: Session, before: MemoryState, result: BisectionResult
 ) -> tuple[tuple[int, ...], FaultFacts, Origin | None]:
     """The samples to keep (none: all of them), and what the step does on them."""
     session.restore(before)
-    origin, whole = replay(session, applied)
-    if whole is not None and not whole.bad and origin is None:
+    whole = examine(session)
+    assert whole.replayed is not None
+    if not whole.replayed.bad and whole.origin is None:
         raise NotReplayableError(
             "a replay of the step is sound, so there is nothing to keep",
             where=f"step {before.step}",
         )
-    if result.samples and whole is not None:
+    if result.samples:
         session.restore(before)
-        part = examine(session, changes=Changes(keep={before.step: result.samples}))
-        if part.replayed is not None and place_of(part.replayed) == place_of(whole):
+        part = examine(session, changes=_only(before.step, result.samples))
+        assert part.replayed is not None
+        if place_of(part.replayed) == place_of(whole.replayed):
             return result.samples, expected_of(part.origin, part.replayed), part.origin
-    return (), expected_of(origin, whole), origin
+    return (), expected_of(whole.origin, whole.replayed), whole.origin
+
+
+def _rows(session: Session, step: int) -> tuple[dict[str, Any], ...]:
+    """The bad step's row, the one before it, one that was taken, and that of the highest rate."""
+    table = session.run.steps
+    earlier = table.step < step
+    wanted = {step - 1, step}
+    if "skipped" in table and (taken := np.flatnonzero(earlier & (table["skipped"] == 0))).size:
+        wanted.add(int(table.step[taken[-1]]))
+    if "lr" in table and (present := np.flatnonzero(table.present("lr"))).size:
+        wanted.add(int(table.step[present[np.argmax(np.nan_to_num(table["lr"][present]))]]))
+    rows = (session.recorded(s) for s in sorted(wanted))
+    return tuple(row for row in rows if row is not None)
 
 
 def _caught(
