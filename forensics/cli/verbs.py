@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,11 +14,15 @@ import click
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a verb's command lives, and the line that ``forensics --help`` shows for it."""
+    """Where a verb's command lives, and the line that ``forensics --help`` shows for it.
+
+    ``trains``: it runs a training, whose libraries choose their threads as they do elsewhere.
+    """
 
     module: str
     attribute: str
     help: str
+    trains: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
@@ -27,6 +33,7 @@ VERBS: Mapping[str, Verb] = {
         "forensics.cli.bisect",
         "bisect",
         "Find the first bad step, its operator and sample, and prove it.",
+        trains=True,
     ),
     "capsule": Verb(
         "forensics.cli.capsule",
@@ -36,7 +43,9 @@ VERBS: Mapping[str, Verb] = {
     "rules": Verb(
         "forensics.cli.rules", "rules", "List what can be diagnosed, or explain one rule."
     ),
-    "record": Verb("forensics.cli.record", "record", "Train a recipe and record the run."),
+    "record": Verb(
+        "forensics.cli.record", "record", "Train a recipe and record the run.", trains=True
+    ),
     "params": Verb(
         "forensics.cli.params",
         "params",
@@ -68,6 +77,9 @@ class VerbGroup(click.Group):
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
+        if not verb.trains and "numpy" not in sys.modules:
+            # Reading does no linear algebra: more BLAS threads would only start, spin and stop.
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         command: Any = getattr(import_module(verb.module), verb.attribute)
         assert isinstance(command, click.Command)
         return command
@@ -88,7 +100,6 @@ class VerbGroup(click.Group):
 
 
 def _hint(name: str) -> str:
-    import os
     import shlex
 
     from forensics.settings import nearest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -83,7 +82,7 @@ def rule(
             needs=needs,
             parts=parts,
             too_little=too_little,
-            doc=inspect.cleandoc(sys.modules[module].__doc__ or ""),
+            doc=(sys.modules[module].__doc__ or "").strip(),
         )
 
     return wrap

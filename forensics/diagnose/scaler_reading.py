@@ -145,7 +145,7 @@ def _starts(signals: Signals, policy: ScalerPolicy | None, scales: ScaleLog) -> 
     growth = np.log2(max(policy.growth_factor, 2.0)) if policy is not None else 1.0
     gap = signals.step[scales.first[1:]] - signals.step[scales.last[:-1]]
     jumps = scales.first[1:][(np.diff(scales.log2) > 1.5 * growth) & (gap == 1)][:MOST_JUMPS]
-    found = np.unique(np.concatenate(([0], segments, jumps))).astype(np.int64)
+    found = merged(np.array([0]), segments, jumps)
     return found[found < len(signals)]
 
 

@@ -46,7 +46,8 @@ def episodes(rows: IntArray, gap: int) -> list[tuple[int, int]]:
 def merged(*parts: IntArray) -> IntArray:
     """All rows of some arrays, ascending, each once.
 
-    A stable sort of sorted parts is a merge: 30 times as fast as the hashing of ``np.unique``.
+    A stable sort of sorted parts is a merge: 30 times as fast as the hashing of ``np.unique``. That
+    also imports ``numpy.ma``, which no report pays for otherwise.
     """
     rows = np.sort(
         np.concatenate([np.asarray(part, dtype=np.int64) for part in parts]), kind="stable"
@@ -191,5 +192,5 @@ def spread_out(rows: IntArray, most: int = 12) -> IntArray:
     """At most ``most`` of the rows, first and last kept, evenly spread: enough for evidence."""
     if len(rows) <= most:
         return np.asarray(rows, dtype=np.int64)
-    picks = np.unique(np.linspace(0, len(rows) - 1, most).round().astype(np.int64))
+    picks = merged(np.linspace(0, len(rows) - 1, most).round().astype(np.int64))
     return np.asarray(rows[picks], dtype=np.int64)

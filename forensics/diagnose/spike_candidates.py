@@ -106,15 +106,14 @@ def peaks(values: FloatArray, first: IntArray, last: IntArray) -> IntArray:
     """Index of the highest value of each group."""
     if len(first) == 0:
         return first
-    bounds = np.stack((first, last + 1), axis=1).ravel()
-    padded = np.append(values, -np.inf)
-    highest = np.maximum.reduceat(padded, bounds)[::2]
-    inside = np.repeat(np.arange(len(first)), last - first + 1)
-    index = np.arange(len(inside)) + np.repeat(
-        first - np.append(0, np.cumsum(last - first + 1)[:-1]), last - first + 1
-    )
+    lengths = last - first + 1
+    begins = np.cumsum(lengths) - lengths
+    inside = np.repeat(np.arange(len(first)), lengths)
+    index = np.arange(len(inside)) + np.repeat(first - begins, lengths)
+    highest = np.maximum.reduceat(values[index], begins)
     top = values[index] == highest[inside]
-    owners, where = np.unique(inside[top], return_index=True)
+    owners = inside[top]
+    new = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
     peaks = first.copy()
-    peaks[owners] = index[top][where]
+    peaks[owners[new]] = index[top][new]
     return peaks

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from forensics.errors import InputError
+from forensics.runlog.csv_reader.ahead import worked_ahead
 from forensics.runlog.csv_reader.builder import TableBuilder
 from forensics.runlog.csv_reader.cells import WRAPPED
-from forensics.runlog.csv_reader.fast import parse_fast
+from forensics.runlog.csv_reader.fast import Piece, parse_fast
 from forensics.runlog.csv_reader.header import (
     SAMPLE,
     USABLE,
@@ -45,10 +47,8 @@ def read_table(path: Path, naming: Naming | None = None) -> StepTable:
     first = rest or next(blocks, b"")
     layout = settle(layout, _sample(first), log)
     reader = _Reader(layout, log, line + 1, _expected(first, path))
-    reader.read(first)
-    del first, rest
-    for block in blocks:
-        reader.read(block)
+    for block, parsed in worked_ahead(chain([first], blocks), reader.parse):
+        reader.read(block, parsed)
     if not len(reader.builder):
         raise _nothing(path, log)
     table = in_order(reader.builder.finish(), reader.builder.line_of, log)
@@ -56,6 +56,21 @@ def read_table(path: Path, naming: Naming | None = None) -> StepTable:
         raise _nothing(path, log)
     source = "forensics" if layout.ours else "csv"
     return replace(table, repairs=log.repairs(), source_format=source)
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """A block as the fast path read it.
+
+    Attributes:
+        layout: that it was read by.
+        pieces: its rows; None where the fast path refuses, or there are no whole lines.
+        unwrapped: numbers taken out of ``tensor(…)`` and the like.
+    """
+
+    layout: Layout
+    pieces: list[dict[str, Piece]] | None
+    unwrapped: int
 
 
 class _Reader:
@@ -67,33 +82,43 @@ class _Reader:
         self._log = log
         self._line = line
 
-    def read(self, block: bytes) -> None:
-        """Read one block of whole lines; only the last one of a file may end without newline."""
-        end = block.rfind(b"\n") + 1
-        self._read_whole(block[:end] if end < len(block) else block)
-        if end < len(block):
-            last = mend_last_line(block[end:], self._mender.layout, self._log, self._line)
+    def parse(self, block: bytes) -> _Parsed:
+        """What the fast path makes of the whole lines of a block; changes nothing."""
+        layout = self._mender.layout
+        lines = _whole_lines(block)
+        bare, unwrapped = WRAPPED.subn(rb"\1", lines) if layout.wrapped else (lines, 0)
+        return _Parsed(layout, parse_fast(bare, layout) if bare else None, unwrapped)
+
+    def read(self, block: bytes, parsed: _Parsed) -> None:
+        """Take in one block; only the last one of a file may end without newline.
+
+        Args:
+            block: whole lines.
+            parsed: what ``parse`` made of it. Mending the block before may have changed the
+                layout since: then it is parsed again.
+        """
+        if parsed.layout is not self._mender.layout:
+            parsed = self.parse(block)
+        if not self._taken(parsed):
+            for stretch in _stretches(_whole_lines(block)):
+                if not self._taken(self.parse(stretch)):
+                    self._mend(stretch)
+        torn = block[block.rfind(b"\n") + 1 :]
+        if torn:
+            last = mend_last_line(torn, self._mender.layout, self._log, self._line)
             if last is not None:
                 self._mend(last)
 
-    def _read_whole(self, block: bytes) -> None:
-        if not block or self._fast(block):
-            return
-        for stretch in _stretches(block):
-            if not self._fast(stretch):
-                self._mend(stretch)
-
-    def _fast(self, block: bytes) -> bool:
-        layout = self._mender.layout
-        bare, unwrapped = WRAPPED.subn(rb"\1", block) if layout.wrapped else (block, 0)
-        pieces = parse_fast(bare, layout)
-        if pieces is None:
+    def _taken(self, parsed: _Parsed) -> bool:
+        """Append what the fast path read; False where it refused."""
+        if parsed.pieces is None:
             return False
-        if unwrapped:
-            self._log.note("odd-numbers", line=self._line, count=unwrapped, detail="tensor(…)")
-        if layout.float_steps and not self._log.count("float-steps"):
+        if parsed.unwrapped:
+            count = parsed.unwrapped
+            self._log.note("odd-numbers", line=self._line, count=count, detail="tensor(…)")
+        if parsed.layout.float_steps and not self._log.count("float-steps"):
             self._log.note("float-steps", line=self._line)
-        for columns in pieces:
+        for columns in parsed.pieces:
             self.builder.append(columns, first_line=self._line)
             self._line += len(next(iter(columns.values())).values)
         return True
@@ -134,6 +159,11 @@ def _expected(block: bytes, path: Path) -> int:
     lines = block.count(b"\n") + 1
     size = max(path.stat().st_size, len(block))
     return min(lines + int(1.02 * lines * (size - len(block)) / max(len(block), 1)), _MOST_ROOM)
+
+
+def _whole_lines(block: bytes) -> bytes:
+    """The block up to its last newline."""
+    return block if block.endswith(b"\n") else block[: block.rfind(b"\n") + 1]
 
 
 def _stretches(block: bytes) -> Iterator[bytes]:

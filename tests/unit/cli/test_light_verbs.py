@@ -44,3 +44,22 @@ def test_a_verb_that_reads_loads_nothing_heavy(verb: str, tmp_path: Path) -> Non
 def test_the_probe_notices(tmp_path: Path) -> None:
     done = probe("import pandas\n" + PROBE, "scan", write_run(tmp_path / "run"))
     assert "loaded ['pandas']" in done.stderr
+
+
+THREADS = """
+import os, sys
+from forensics.cli import main
+main(sys.argv[1:])
+print(os.environ.get("OPENBLAS_NUM_THREADS"), "numpy.ma" in sys.modules, file=sys.stderr)
+"""
+
+
+def test_reading_starts_no_blas_threads_and_training_leaves_them_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    run = write_run(tmp_path / "run")
+    assert probe(THREADS, "report", run).stderr.split() == ["1", "False"]
+    assert probe(THREADS, "record", "--help").stderr.split()[0] == "None"
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    assert probe(THREADS, "report", run).stderr.split()[0] == "3"
