@@ -351,6 +351,9 @@ CHECKS: tuple[Check, ...] = (
 )
 """All checks; of several faults in one step the first is told."""
 
+BEFORE_NORM: tuple[Check, ...] = (clip_of_scaled_gradients, step_past_the_scaler)
+"""Those that explain a norm that overflows."""
+
 SKIP_CHECKS: tuple[Check, ...] = (
     clip_of_scaled_gradients,
     hidden_skip,

@@ -81,8 +81,10 @@ def _of_too_few(name: str, birth: Birth) -> str:
 
 
 def _of_zero(name: str, birth: Birth) -> str:
-    if name not in _DIVISIONS or not birth.inputs:
+    if name not in _DIVISIONS or not birth.inputs or (name == "pow" and not _divides(birth)):
         return ""
+    if name in ("div", "true_divide") and 0.0 in birth.numbers:
+        return f"a division by the number 0 ({_sizes(birth.inputs)})"
     by_log = name in _LOGS
     divisor = birth.inputs[0] if by_log or len(birth.inputs) == 1 else birth.inputs[-1]
     if divisor.absmin > 0 or not divisor.numel or divisor.nan + divisor.inf == divisor.numel:
@@ -93,7 +95,16 @@ def _of_zero(name: str, birth: Birth) -> str:
     return f"{kind}: the divisor holds exact zeros ({_sizes(birth.inputs)})"
 
 
+def _divides(birth: Birth) -> bool:
+    """Is it a power with a negative exponent?"""
+    if birth.numbers:
+        return birth.numbers[-1] < 0
+    return len(birth.inputs) > 1 and birth.inputs[-1].low < 0
+
+
 def _of_negative(name: str, birth: Birth) -> str:
+    if name == "pow" and birth.kind == "nan" and birth.inputs and birth.inputs[0].low < 0:
+        return f"a power of a negative number: its input goes down to {birth.inputs[0].low:.3g}"
     if birth.kind != "nan" or name not in _OF_POSITIVE or not birth.inputs:
         return ""
     low = birth.inputs[0].low

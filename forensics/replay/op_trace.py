@@ -57,6 +57,7 @@ class Birth:
         direct: that parameter itself is an input.
         leaf: it was bad before any operator touched it.
         number: the non-finite plain number among the arguments, such as a learning rate.
+        numbers: the plain numbers among the arguments, such as an exponent.
     """
 
     kind: str
@@ -72,6 +73,7 @@ class Birth:
     direct: bool = False
     leaf: bool = False
     number: float | None = None
+    numbers: tuple[float, ...] = ()
 
 
 @dataclass
@@ -259,6 +261,7 @@ class OpTrace:
             parameter=parameter,
             direct=direct,
             number=call.bad_number(),
+            numbers=call.numbers(),
         )
         return birth if node is None else _in_backward(birth, node, site)
 

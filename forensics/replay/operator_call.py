@@ -97,6 +97,11 @@ class OperatorCall:
         values = [v for v in (*self.args, *self.kwargs.values()) if isinstance(v, float)]
         return next((v for v in values if not math.isfinite(v)), None)
 
+    def numbers(self) -> tuple[float, ...]:
+        """The plain numbers among the positional arguments."""
+        plain = [v for v in self.args if isinstance(v, int | float) and not isinstance(v, bool)]
+        return tuple(float(v) for v in plain)
+
     def _written(self) -> set[int]:
         keys = {storage_key(t) for t in float_tensors([self.args, self.kwargs])} & set(self._held)
         for i, argument in enumerate(self._arguments):

@@ -17,6 +17,7 @@ import numpy as np
 from forensics.diagnose.bisection_result import Origin
 from forensics.record.recipe import Training
 from forensics.replay.applied import (
+    BEFORE_NORM,
     SKIP_CHECKS,
     first_fault,
     hidden_skip,
@@ -233,7 +234,7 @@ def judge(facts: StepFacts) -> tuple[Origin | None, str]:
     """The origin of a traced step, and why what was non-finite in it is no fault."""
     origin = origin_of(facts.trace)
     if origin is None:
-        return norm_origin(facts) or first_fault(facts), ""
+        return first_fault(facts, BEFORE_NORM) or norm_origin(facts) or first_fault(facts), ""
     why = absorbed(facts)
     if why:
         reset = scale_link(facts)
