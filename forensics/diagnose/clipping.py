@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.blocks import blocks, first_where, mask_where
+from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.percentiles import finite_percentiles
 from forensics.diagnose.schedule import warmup_rows
 from forensics.diagnose.series import last_true, median
@@ -23,6 +24,9 @@ AGREE = 0.9
 """Share of the clipped steps that must end at one norm for it to be the threshold."""
 FIRST = 500
 """Clipped steps it is read from: the first, so that what follows does not change it."""
+STARVED = 50.0
+"""Times the threshold that a usual norm must be for the clip to be what keeps SGD from learning:
+the rate in force is so much smaller; rates chosen by hand are wrong by a decade, not by two."""
 LEAST = 5
 """Clipped steps from which a threshold can be read."""
 
@@ -160,3 +164,19 @@ def quantiles(signals: Signals) -> str:
     if told is None:
         return ""
     return f"; norm quantiles 50/90/99 %: {', '.join(number(value) for value in told)}"
+
+
+def cut(signals: Signals) -> float:
+    """How many times the usual norm is as large as the threshold; NaN where one is not known."""
+    clip = clip_of(signals)
+    usual = median(signals.norm[judged_rows(signals)])
+    return usual / clip.threshold if clip.constant and clip.threshold > 0 else float("nan")
+
+
+def starves(signals: Signals) -> bool:
+    """Does the clip leave next to nothing of each update?
+
+    Not under Adam and its like, whose update does not depend on the gradient's size, and not where
+    the optimizer is not known.
+    """
+    return divides_by_its_size(signals) is False and cut(signals) >= STARVED

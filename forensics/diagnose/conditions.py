@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from forensics.diagnose.clipping import starves
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
 
@@ -98,6 +99,20 @@ def most_of_it_came_after(signals: Signals, root: Finding, consequence: Finding)
     del signals
     middle = (consequence.first_step + consequence.last_step) / 2
     return consequence.first_step <= root.first_step <= middle
+
+
+def no_gradient_is_left(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """From the root's first step on the gradient norm is exactly 0."""
+    del consequence
+    norm = signals.norm[_rows(signals, root)]
+    known = norm[np.isfinite(norm)]
+    return len(known) > 0 and bool(np.mean(known == 0) > 0.9)
+
+
+def the_clip_starves(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The clip leaves next to nothing of each update, and the optimizer does not make up for it."""
+    del root, consequence
+    return starves(signals)
 
 
 def the_gradient_came_first(signals: Signals, root: Finding, consequence: Finding) -> bool:

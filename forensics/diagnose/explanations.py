@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forensics.diagnose.clipping import starves
 from forensics.diagnose.conditions import (
     When,
     about_evaluation,
@@ -24,17 +25,19 @@ from forensics.diagnose.conditions import (
     loss_stays_finite,
     most_octaves_fell_after,
     most_of_it_came_after,
+    no_gradient_is_left,
     not_before_the_loss,
     same_module,
     scale_was_written,
     skipped_for_the_loss,
     skips_are_not_logged,
     still_bad_at_scale_one,
+    the_clip_starves,
     the_gradient_came_first,
     weight_itself_is_bad,
     within,
 )
-from forensics.diagnose.finding import Finding
+from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
 
 NEVER_ROOTS = frozenset(
@@ -49,6 +52,13 @@ NEVER_ROOTS = frozenset(
     }
 )
 """Symptoms: something else is behind each of them, even where the log does not show what."""
+
+
+def may_be_root(signals: Signals, finding: Finding) -> bool:
+    """Can a story begin with this finding? Of symptoms only with a clip that starves the run."""
+    starving = finding.rule == "clipping-every-step" and finding.severity >= Severity.WARNING
+    return finding.rule not in NEVER_ROOTS or (starving and starves(signals))
+
 
 LR_REACH = 100
 """Steps after a learning-rate fault in which trouble is its consequence; a wrong rate that does
@@ -85,6 +95,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_DAMAGE, *_SKIPS, "loss-scale-policy-broken", "poisoned-state"),
         both(scale_was_written, from_then_on),
         "the scale that was written makes every gradient 0 or NaN",
+    ),
+    Explanation(
+        ("gradient-vanishing",),
+        ("loss-divergence", "loss-spike", "loss-plateau"),
+        both(is_serious, no_gradient_is_left, within(2, 1 << 62)),
+        "without any gradient the loss stays where that step left it",
     ),
     Explanation(
         ("learning-rate-fault",),
@@ -283,6 +299,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_STALL, "update-ratio", "frozen-parameter"),
         is_serious,
         "what gets no gradient learns nothing",
+    ),
+    Explanation(
+        ("clipping-every-step",),
+        ("loss-plateau",),
+        both(is_serious, the_clip_starves),
+        "the clip leaves next to nothing of each update",
     ),
     Explanation(
         ("clip-before-unscale",),

@@ -6,6 +6,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.next_command import can_replay
+from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 
@@ -39,7 +40,11 @@ def open_questions(
     ):
         questions.append(_norm_question(signals))
     if {"loss-spike", "gradient-spike"} <= rules and not _was_the_batch(signals, row):
-        other = "a stale second moment in Adam" if _may_be_adam(signals) else "the update before it"
+        other = (
+            "a stale second moment in Adam"
+            if divides_by_its_size(signals) is not False
+            else "the update before it"
+        )
         questions.append(
             f"Loss and norm jumped in the same step: a hard batch or {other}. "
             + _sentence(_replay(signals, root, "a replay without that batch"))
@@ -96,13 +101,6 @@ def _was_the_batch(signals: Signals, row: int) -> bool:
     after = signals.loss[row + 1 : row + 3]
     height = float(signals.loss[row]) - level
     return bool(len(after) and height > 0 and (after - level < BACK * height).all())
-
-
-def _may_be_adam(signals: Signals) -> bool:
-    """Does the run use a second moment, as far as it says what it uses?"""
-    manifest = signals.run.manifest
-    name = str(manifest.optimizer.get("name", "")) if manifest is not None else ""
-    return not name or "ada" in name.lower() or "lamb" in name.lower()
 
 
 def _calm(signals: Signals, row: int) -> bool:

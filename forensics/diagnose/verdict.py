@@ -7,7 +7,7 @@ earliest of those first. What its chain does not reach is unrelated and told as 
 
 from __future__ import annotations
 
-from forensics.diagnose.explanations import NEVER_ROOTS, explains
+from forensics.diagnose.explanations import explains, may_be_root
 from forensics.diagnose.finding import (
     Finding,
     Outcome,
@@ -45,7 +45,7 @@ def weigh(
         return _silent(signals, outcomes)
     weighed = findings[:MOST_WEIGHED]
     chains = _chains(_edges(signals, weighed), len(weighed))
-    root = _root(weighed, chains)
+    root = _root(signals, weighed, chains)
     if root is None:
         return _rootless(signals, findings)
     consequences = sorted(chains[root] - {root}, key=lambda i: (findings[i].first_step, i))
@@ -90,10 +90,10 @@ def _chains(edges: dict[int, set[int]], count: int) -> list[set[int]]:
     return chains
 
 
-def _root(findings: tuple[Finding, ...], chains: list[set[int]]) -> int | None:
+def _root(signals: Signals, findings: tuple[Finding, ...], chains: list[set[int]]) -> int | None:
     """The unexplained finding whose chain holds the worst damage; the earliest of equals."""
     explained = {i for start, chain in enumerate(chains) for i in chain if i != start}
-    candidates = [i for i in range(len(findings)) if findings[i].rule not in NEVER_ROOTS]
+    candidates = [i for i in range(len(findings)) if may_be_root(signals, findings[i])]
     # A circle of explanations has no unexplained member: then any of them may open the story.
     free = [i for i in candidates if i not in explained] or candidates
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.diagnose.clipping import clip_of, clipped_rows, every_step, quantiles
+from forensics.diagnose.clipping import clip_of, clipped_rows, cut, every_step, quantiles, starves
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import NO_GAIN, never_learned
 from forensics.diagnose.loss_rise import RISE, find_rise
@@ -54,6 +54,7 @@ def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     first, last = signals.step_at(rows.first), signals.step_at(rows.last)
     beside = _trouble(signals, inside)
     limit = clip.threshold if clip.constant else None
+    starved = bool(beside) and starves(signals)
     yield Finding(
         rule="clipping-every-step",
         severity=Severity.WARNING if beside else Severity.INFO,
@@ -64,15 +65,32 @@ def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         first_step=first,
         last_step=last,
         evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, list(rows.head), limit),),
-        cause=(
-            "Normal in fine-tuning and reinforcement learning. Elsewhere a loss that is summed "
-            "instead of averaged, or accumulation that does not divide it."
-        ),
-        remedy=(
-            "First check that the loss is a mean and is divided by the accumulation count. The "
-            "quantiles are facts about this run, not a threshold to take."
-        ),
+        cause=_starved_cause(signals) if starved else _CAUSE,
+        remedy=_STARVED_REMEDY if starved else _REMEDY,
     )
+
+
+_CAUSE = (
+    "Normal in fine-tuning and reinforcement learning. Elsewhere a loss that is summed instead of "
+    "averaged, or accumulation that does not divide it."
+)
+_REMEDY = (
+    "First check that the loss is a mean and is divided by the accumulation count. The quantiles "
+    "are facts about this run, not a threshold to take."
+)
+_STARVED_REMEDY = (
+    "Raise the threshold to where the norms are, so that it cuts the exceptions only. Before that "
+    "check that the loss is a mean and divided by the accumulation count: a sum makes norms large."
+)
+
+
+def _starved_cause(signals: Signals) -> str:
+    rate = signals.lr[np.isfinite(signals.lr)]
+    top = float(rate.max()) if len(rate) else float("nan")
+    times = cut(signals)
+    still = f": a rate of {number(top)} works like {number(top / times)}" if top > 0 else ""
+    less = f"{number(times)} times shorter{still}"
+    return f"Without a second moment to divide by, the clip makes every step {less}."
 
 
 def _at(signals: Signals) -> str:

@@ -25,8 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from forensics.diagnose.clipping import STARVED, clip_of, cut
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.loss_course import BLOCKS, NO_GAIN, Course, course, never_learned
+from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
@@ -121,6 +123,11 @@ def _never_cause(signals: Signals) -> str:
     if norm == 0:
         return "The gradients are 0: the graph is cut between loss and weights, or all is frozen."
     known = f" (norm {number(norm)})" if np.isfinite(norm) else ""
+    if cut(signals) >= STARVED and divides_by_its_size(signals) is None:
+        known = (
+            f" (norm {number(norm)}, clipped to {number(clip_of(signals).threshold)}: without a "
+        )
+        known += "second moment, as in SGD, that alone keeps it from learning)"
     top = f" of {number(float(rate.max()))}" if len(rate) else ""
     return (
         f"Gradients arrive{known} but change nothing that counts: labels that do not belong to the "

@@ -169,3 +169,19 @@ def clipped_divergence(rng: Rng) -> Made:
         upto=start + 800,
         may=BLOW_UP | OBSERVED,
     )
+
+
+@FAULTY_CASES.add("clip-starves-sgd")
+def starves_sgd(rng: Rng) -> Made:
+    """SGD under a threshold some hundred times below every norm: it takes no step worth the name."""
+    made = pretraining(rng, int(rng.choice([600, 4000]))).clean_noise(0.01, 0.12)
+    made.loss[:] = made.loss[0]
+    loop = Loop("fp32", max_norm=float(made.norm.min() / rng.uniform(200, 2000)))
+    plain = manifest(made, loop, optimizer={"name": "sgd", "flavour": "foreach"})
+    return run_of(made, loop, form="recorded", manifest=plain), fault(
+        "clipping-every-step",
+        0,
+        Expect("loss-plateau", None),
+        slack=2 * made.warmup + 2,
+        may=STALL | OBSERVED,
+    )

@@ -295,3 +295,17 @@ def test_a_loop_that_skips_a_bad_loss_leaves_the_scale_as_a_consequence() -> Non
     both = (finding("nonfinite-loss", E, 100, 650), finding("loss-scale-frozen", W, 100, 650))
     verdict, ordered = verdict_on(signals, *both)
     assert [ordered[i].rule for i in verdict.consequences] == ["loss-scale-frozen"]
+
+
+def test_a_gradient_that_is_gone_explains_the_loss_that_jumps_with_it() -> None:
+    norm, loss = np.full(1000, 1.5), np.full(1000, 2.0)
+    norm[500:], loss[500:] = 0.0, 6.9
+    signals = signals_of(grad_l2_pre_clip=norm, loss=loss)
+    three = (
+        finding("loss-divergence", E, 500),
+        finding("gradient-vanishing", E, 500),
+        finding("loss-spike", W, 500, 520),
+    )
+    assert root_of(signals, *three) == "gradient-vanishing"
+    earlier = (finding("loss-divergence", E, 400), *three[1:])
+    assert root_of(signals, *earlier) == "loss-divergence"

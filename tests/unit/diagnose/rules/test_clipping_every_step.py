@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.rules.clipping_every_step import clipping_every_step
 from forensics.diagnose.rules.clipping_frequent import clipping_frequent
@@ -75,3 +76,34 @@ def test_nan_norms_are_left_out() -> None:
 def test_silent_on_a_safety_net() -> None:
     assert not found(clipping_every_step, clipped(3_000, 0.3))
     assert not found(clipping_every_step, clipped(200, 4.0)), "fewer norms than a window"
+
+
+def starved(optimizer: str | None) -> tuple[Columns, Manifest]:
+    columns = clipped(1_000, 0.65, 0.001)
+    columns["loss"] = 2.04 * np.exp(0.01 * np.random.default_rng(1).normal(size=1_000))
+    columns["lr"] = np.full(1_000, 0.05)
+    named = {} if optimizer is None else {"name": optimizer}
+    return columns, Manifest(max_norm=0.001, optimizer=named)
+
+
+def test_a_clip_far_below_every_norm_is_what_keeps_sgd_from_learning() -> None:
+    columns, manifest = starved("sgd")
+    (finding,) = found(clipping_every_step, columns, manifest)
+    assert finding.severity is Severity.WARNING
+    assert "every step 636 times shorter: a rate of 0.05 works like 7.87e-5" in finding.cause
+    assert "Raise the threshold" in finding.remedy
+    diagnosis = diagnose(signals_of(columns, manifest).run)
+    assert diagnosis.verdict.root is not None
+    assert diagnosis.findings[diagnosis.verdict.root].rule == "clipping-every-step"
+    told = [diagnosis.findings[i].rule for i in diagnosis.verdict.consequences]
+    assert "loss-plateau" in told
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", None])
+def test_adam_does_not_mind_and_an_unknown_optimizer_leaves_it_open(optimizer: str | None) -> None:
+    columns, manifest = starved(optimizer)
+    diagnosis = diagnose(signals_of(columns, manifest).run)
+    assert diagnosis.verdict.root is not None
+    root = diagnosis.findings[diagnosis.verdict.root]
+    assert root.rule == "loss-plateau"
+    assert ("as in SGD" in root.cause) == (optimizer is None)
