@@ -1,0 +1,40 @@
+"""Norms of the parameters at the states that a replay can reach: which of them has grown."""
+
+from __future__ import annotations
+
+import torch
+
+from forensics.record.parameters import tracked_parameters
+from forensics.record.readback import read_scalars
+from forensics.record.tensor_norms import l2_norms
+from forensics.replay.memory_state import MemoryState
+from forensics.replay.session import Session
+
+STATES = 4
+"""Saved states that are loaded at most, where snapshots do not tell."""
+
+
+@torch.no_grad()
+def parameter_norms(session: Session) -> dict[str, float]:
+    """The L2 norm of every trained parameter as the session stands; one blocking read."""
+    named = tracked_parameters(session.model, session.training.optimizers)
+    norms = read_scalars(l2_norms([parameter for _, parameter in named]))
+    return {name: norm for (name, _), norm in zip(named, norms, strict=True)}
+
+
+def norms_until(session: Session, before: MemoryState) -> dict[int, dict[str, float]]:
+    """The norms just before a step and at a few earlier states; the session is put back there.
+
+    Args:
+        session: anywhere.
+        before: the state before the step.
+    """
+    session.restore(before)
+    found = {before.step: parameter_norms(session)}
+    earlier = [step for step in session.states() if step < before.step]
+    chosen = earlier[:: max(1, -(-len(earlier) // STATES))]
+    for step in chosen:
+        at = session.go_to(step)
+        found[at] = parameter_norms(session)
+    session.restore(before)
+    return found
