@@ -166,6 +166,7 @@ class _Flat:
     status: str = ""
     reason: str = ""
     first_bad_step: int | None = None
+    bad: str = ""
     root_step: int | None = None
     kind: str = ""
     phase: str = ""

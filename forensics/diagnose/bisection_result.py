@@ -202,6 +202,7 @@ class BisectionResult:
         status: how it ended.
         reason: why it is healthy, not bisectable or partial; what the search went by otherwise.
         first_bad_step: first step that is bad, or None.
+        bad: what is bad in the row of that step, a clause; empty where its row shows nothing.
         root_step: where the cause began; equals ``first_bad_step`` unless something grew.
         origin: where in that step, or None where no replay could tell.
         growth: what grew, or None.
@@ -236,6 +237,7 @@ class BisectionResult:
     status: BisectStatus
     reason: str = ""
     first_bad_step: int | None = None
+    bad: str = ""
     root_step: int | None = None
     origin: Origin | None = None
     growth: Growth | None = None

@@ -31,7 +31,7 @@ _FP16_END = "fp16 ends at 65,504"
 def headline(result: BisectionResult) -> str:
     """``8,218   in forward · aten.bmm → Inf``: the first bad step and what happened there."""
     step = "" if result.first_bad_step is None else f"{result.first_bad_step:,}"
-    return "   ".join(filter(None, [step, _happened(result.origin)]))
+    return "   ".join(filter(None, [step, _happened(result.origin) or result.bad]))
 
 
 def _happened(origin: Origin | None) -> str:
@@ -161,7 +161,7 @@ def samples(result: BisectionResult) -> str:
     """Which samples of the batch are to blame."""
     size = f" of {result.batch_size:,}" if result.batch_size else ""
     if not result.samples:
-        return ""
+        return result.samples_note
     if result.batch_size and len(result.samples) == result.batch_size > 1:
         return f"all {result.batch_size:,}: not a bad batch"
     shown = ", ".join(f"{index:,}" for index in result.samples[:MOST_SAMPLES])

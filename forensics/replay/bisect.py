@@ -156,6 +156,7 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
         status=BisectStatus.LOCATED,
         reason=f"the log says {suspicion.step:,}: {suspicion.why}",
         first_bad_step=suspicion.step,
+        bad=suspicion.why,
         root_step=suspicion.step,
     )
 

@@ -19,6 +19,7 @@ from forensics.diagnose.bisection_result import (
 )
 from forensics.diagnose.wording import number
 from forensics.diagnose.wording import steps as step_count
+from forensics.replay.bad import NONFINITE
 from forensics.replay.bisect_options import Options
 from forensics.replay.flip import Hit
 from forensics.replay.narrowing import Suspicion
@@ -28,35 +29,47 @@ from forensics.runlog.run import Run
 
 
 def answer_of(
-    run: Run, options: Options, fields: Mapping[str, Any], notes: Sequence[str]
+    run: Run,
+    options: Options,
+    suspicion: Suspicion,
+    fields: Mapping[str, Any],
+    notes: Sequence[str],
 ) -> BisectionResult:
     """The result from those of its fields that are known.
 
     Args:
         run: that was bisected.
         options: what was asked for.
+        suspicion: what the log says.
         fields: by name, as far as they are known.
         notes: what else the user must know.
     """
     known = {"status": BisectStatus.NOT_BISECTABLE, **fields}
     step = known.get("first_bad_step")
     if step is not None:
+        if step == suspicion.step:
+            known["bad"] = suspicion.why
         known["remedy"] = _remedy(run, known, step)
     known["notes"] = tuple(dict.fromkeys(notes))
     known["next_command"] = _next_command(run, options, known)
     return BisectionResult(path=str(run.path), **known)
 
 
-def looked_at(suspicion: Suspicion, states: StateSearch, sound: Sequence[int]) -> str:
+def looked_at(
+    suspicion: Suspicion, states: StateSearch, sound: Sequence[int], *, condition: str = NONFINITE
+) -> str:
     """What was looked at, where nothing is bad.
 
     Args:
         suspicion: what the log says.
         states: what the saved states say.
         sound: steps that were looked into.
+        condition: what was asked for.
     """
-    rows = suspicion.rows
-    text = f"nothing is bad in {rows:,} {'row' if rows == 1 else 'rows'}"
+    rows = f"{suspicion.rows:,} {'row' if suspicion.rows == 1 else 'rows'}"
+    if condition != NONFINITE:
+        return f"{condition} holds in none of {rows}"
+    text = f"nothing is bad in {rows}"
     tested = sum(state.verdict == "good" for state in states.verdicts)
     if tested:
         text += f" and {tested:,} saved {'state' if tested == 1 else 'states'}"

@@ -25,7 +25,7 @@ from forensics.replay.capsule.writing import write_capsule
 from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Detector, Passage
 from forensics.replay.flip import find_hit
-from forensics.replay.location import Range, stand_before, stretch
+from forensics.replay.location import Range, stand_before, stretch, unlogged_stretch
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion, narrow
 from forensics.replay.proof import Proof
@@ -94,10 +94,19 @@ class Inquiry:
             last_step=self._last_step(session),
             from_step=self.options.from_step,
         )
+        if wanted is None and not self.judge.by_state:
+            wanted = unlogged_stretch(
+                self.suspicion,
+                last_step=self._last_step(session),
+                from_step=self.options.from_step,
+            )
+            if wanted is None:
+                self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
+                return
         if wanted is None:
             self._silent(session)
             return
-        self.found["reason"] = self._went_by()
+        self.found["reason"] = self._went_by(wanted)
         passage = self._replay_from_earlier(session, wanted, self._replay(session, wanted))
         if passage.bad is not None and passage.before is not None:
             self._located(session, passage)
@@ -131,10 +140,12 @@ class Inquiry:
 
     def _last_step(self, session: Session) -> int:
         until = self.options.until_step
-        return session.config.steps if until is None else until
+        return session.config.steps - 1 if until is None else until
 
-    def _went_by(self) -> str:
+    def _went_by(self, wanted: Range) -> str:
         """What led to the stretch that is replayed."""
+        if not wanted.marks and not self.judge.by_state:
+            return f"no row of the log tells; step {self.suspicion.unlogged:,} has none"
         bad_state, step = self.states.first_bad, self.suspicion.step
         if bad_state is not None and (step is None or bad_state <= step):
             return f"the saved state of step {bad_state:,} is the first bad one"
@@ -252,6 +263,9 @@ class Inquiry:
                 f"step {passage.unstable:,} went bad in one replay and not in the next from the "
                 "same state: something is not deterministic"
             )
+        if recorded is None and not self.judge.by_state:
+            self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
+            return
         if recorded is None:
             self.found.update(
                 status=BisectStatus.NOT_BISECTABLE,
@@ -276,9 +290,6 @@ class Inquiry:
 
     def _silent(self, session: Session) -> None:
         """Nothing is bad in the log and in the states: is what was applied right?"""
-        if not self.judge.by_state:
-            self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
-            return
         search = SilentSearch(session=session, audit=examine_step, progress=self._progress)
         fault = search.find(self._worth_a_look(session))
         self.sound = search.sound
@@ -316,7 +327,8 @@ class Inquiry:
 
     def looked_at(self) -> str:
         """What was looked at, where nothing is bad."""
-        return looked_at(self.suspicion, self.states, self.sound)
+        text = self.options.predicate.text
+        return looked_at(self.suspicion, self.states, self.sound, condition=text)
 
     # -- how it ends ---------------------------------------------------------------------------
 
@@ -339,4 +351,4 @@ class Inquiry:
     def answer(self) -> BisectionResult:
         """What is known by now."""
         fields = {"checkpoints": self.states.verdicts, **self.found}
-        return answer_of(self.run, self.options, fields, self.notes)
+        return answer_of(self.run, self.options, self.suspicion, fields, self.notes)

@@ -49,8 +49,9 @@ def stretch(
     """
     step, bad_state = suspicion.step, states.first_bad
     if bad_state is not None and (step is None or bad_state <= step):
-        # The state before that step is bad, so an earlier step made it so.
-        until = max(bad_state - 1, 0)
+        # The state before that step is bad, so an earlier step made it so; unless it is bad only
+        # in a rate or a scale that came into force with the step, which its own row then shows.
+        until = bad_state if step == bad_state else max(bad_state - 1, 0)
         good = states.last_good if states.last_good is not None else 0
         return Range(start=_earliest(good, from_step), until=until)
     if step is None:
@@ -60,6 +61,15 @@ def stretch(
     if root is not None and _affordable(root, step, states):
         start = root
     return Range(start=_earliest(start, from_step), until=min(step, last_step), marks=(step,))
+
+
+def unlogged_stretch(
+    suspicion: Suspicion, *, last_step: int, from_step: int | None
+) -> Range | None:
+    """What to replay for a condition that no row fulfils, where steps have no row at all."""
+    if suspicion.unlogged is None or suspicion.unlogged > last_step:
+        return None
+    return Range(start=_earliest(suspicion.unlogged, from_step), until=last_step)
 
 
 def _earliest(start: int, from_step: int | None) -> int:

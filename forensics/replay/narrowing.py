@@ -66,6 +66,7 @@ class Suspicion:
         audits: steps worth a closer look where nothing is bad, most telling first.
         root: the report's root finding where its verdict is faulty, or None.
         strict: steps in which an overflow is the fault itself, not the loss scaler's routine.
+        unlogged: the first step in range without a row; None where every step has one.
         rows: rows that were looked at.
         routine: skipped steps among them that are the loss scaler at work.
     """
@@ -77,6 +78,7 @@ class Suspicion:
     audits: tuple[int, ...] = ()
     root: Finding | None = None
     strict: frozenset[int] = frozenset()
+    unlogged: int | None = None
     rows: int = 0
     routine: int = 0
 
@@ -117,7 +119,8 @@ def narrow(
         root_step=None if first is None else _root_step(diagnosis, first),
         strict=frozenset(signals.step[rows].tolist()) if default else frozenset(),
         audits=_audits(signals, diagnosis, inside),
-        root=_root_finding(diagnosis),
+        root=_root_finding(diagnosis, from_step, until_step),
+        unlogged=_unlogged(signals, from_step, until_step),
         rows=int(inside.sum()),
         routine=int((signals.skipped & _routine(signals, diagnosis) & inside).sum()),
     )
@@ -152,6 +155,17 @@ def _inside(signals: Signals, first: int | None, last: int | None) -> BoolArray:
     if last is not None:
         inside &= signals.step <= last
     return inside
+
+
+def _unlogged(signals: Signals, first: int | None, last: int | None) -> int | None:
+    """The first step in range that has no row."""
+    expected = first or 0
+    steps = signals.step[signals.step >= expected]
+    gaps = np.flatnonzero(steps != np.arange(expected, expected + len(steps)))
+    missing = expected + (int(gaps[0]) if len(gaps) else len(steps))
+    if last is not None:
+        return missing if missing <= last else None
+    return missing if len(gaps) or not len(steps) else None
 
 
 def _why(signals: Signals, row: int, predicate: BadPredicate) -> str:
@@ -194,9 +208,14 @@ def _root_step(diagnosis: Diagnosis, bad_step: int) -> int | None:
     return min(grown, default=None)
 
 
-def _root_finding(diagnosis: Diagnosis) -> Finding | None:
+def _root_finding(diagnosis: Diagnosis, first: int | None, last: int | None) -> Finding | None:
     index = diagnosis.verdict.root
-    return None if index is None else diagnosis.findings[index]
+    if index is None:
+        return None
+    root = diagnosis.findings[index]
+    early = first is not None and root.last_step < first
+    late = last is not None and root.first_step > last
+    return None if early or late else root
 
 
 def _audits(signals: Signals, diagnosis: Diagnosis, inside: BoolArray) -> tuple[int, ...]:

@@ -61,7 +61,7 @@ def search_states(
     )
     first = max((i for i, s in enumerate(states) if not_before and s.step <= not_before), default=0)
     if last < first:
-        return StateSearch(verdicts=_verdicts(states, {}))
+        return StateSearch(verdicts=_verdicts(states, known))
     found = search(len(states), lambda i: test(states[i]), known=known, within=(first, last))
     answers = {probe.index: probe.judgement for probe in found.history}
     return StateSearch(
