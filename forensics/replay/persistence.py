@@ -50,13 +50,13 @@ def persistence(
 
     The guard is what a GradScaler's skip is: where the loss or a gradient is bad, or the step
     raises, parameters, optimizer states and averages are put back to before the step; buffers,
-    loss scale, schedule and random numbers stay as the step left them. Then the next ``further``
-    steps are taken, each under the guard. When most of them are bad, or any at the end of a
-    growth, it is *persistent*: the fault acts on, or its damage is still there (a poisoned running
-    variance, a moment that overflowed in the optimizer, a learning rate of NaN). Where some are
-    bad, ``UNDECIDED`` more decide. Steps in which the loss scale is still being lowered towards 1
-    are the scaler's search, and are not counted. Otherwise it is *transient*; so is what no replay
-    reproduces.
+    loss scale, schedule and random numbers stay as the step left them. A loop that has put its
+    parameters back itself is left alone. Then the next ``further`` steps are taken, each under
+    the guard. When most of them are bad, or any at the end of a growth, it is *persistent*: the
+    fault acts on, or its damage is still there (a poisoned running variance, a moment that
+    overflowed in the optimizer, a learning rate of NaN). Where some are bad, ``UNDECIDED`` more
+    decide. Steps in which the loss scale is still being lowered towards 1 are the scaler's search,
+    and are not counted. Otherwise it is *transient*; so is what no replay reproduces.
 
     A fault of what was applied (nothing is bad) persists when most of the next steps show it
     again, the parameters put back after each. Two of them are decided by what they are: a schedule
@@ -151,6 +151,8 @@ def _withhold(
     behind = origin is not None and origin.phase in _BEHIND_THE_GUARD
     seen = bool(places & _GUARDED) or not _finite_gradients(session.training)
     acts = (seen and not behind) or (is_bad(step) and not places)
+    # A loop that saved its weights has a guard of its own: what that one forgot is left bad.
+    acts = acts and ("param" in places or not places & _UPDATED)
     if acts:
         put_back_update(session.training, before)
     return bool(places - _PASSING - (_UPDATED if acts else frozenset()))
