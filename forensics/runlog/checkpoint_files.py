@@ -99,8 +99,8 @@ def _health(checkpoint: Path) -> dict[str, Any]:
     """The health file's contents; empty where there is none or it is damaged."""
     path = health_path(checkpoint)
     try:
-        if path.stat().st_size > _LARGEST_HEALTH:
-            return {}
+        if not path.is_file() or path.stat().st_size > _LARGEST_HEALTH:
+            return {}  # a pipe of that name would be waited for forever
         data = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}

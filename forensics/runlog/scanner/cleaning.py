@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _BACKSPACES = re.compile(rb"[^\n]?\x08")
@@ -22,9 +23,9 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"\\": b"\\", b"/
 _QUOTED_LINE = re.compile(rb'^\s*"(.*?)"?,?$', re.MULTILINE)
 _NOTEBOOK = (b'"cell_type"', b'"output_type"')
 _DOCKER_LINE = re.compile(rb'^\{"log":"(.*)","stream":"\w+"(?:,"[^}]*)?\}$', re.MULTILINE)
-_NARROWEST, _WIDEST = 40, 400
+_NARROWEST, _WIDEST = 60, 400
 """Columns of a terminal whose lines may have been broken."""
-_BROKEN_SHARE = 0.2
+_DIGIT = re.compile(rb"\d")
 _FEWEST_BROKEN = 4
 
 
@@ -58,17 +59,25 @@ def dirt_of(head: bytes) -> Dirt:
 
 
 def _broken_at(lines: list[bytes]) -> int:
-    """The width at which lines were broken: none is longer, and many have exactly it."""
+    """The width at which a terminal broke the lines; 0 where it did not.
+
+    None is longer, many have exactly that width, and what follows those does not begin as other
+    lines do: many a log has records of one length.
+    """
     lengths = Counter(map(len, lines))
     widest = max(lengths, default=0)
     if not _NARROWEST <= widest <= _WIDEST or lengths[widest] < _FEWEST_BROKEN:
         return 0
-    broken = [line for line in lines if len(line) == widest]
-    # Lines that are alike, such as rules of dashes or padded tables, are as long by themselves.
-    alike = max(Counter(line[:16] for line in broken).values())
-    if alike * 2 > len(broken) and len(broken) * 2 > len(lines):
-        return 0
-    return widest if lengths[widest] >= _BROKEN_SHARE * len(lines) else 0
+    after = [(len(before) == widest, _shape(line)) for before, line in pairwise(lines)]
+    begun = {shape for follows, shape in after if not follows} | {_shape(lines[0])}
+    follow_on = [shape for follows, shape in after if follows]
+    strange = sum(shape not in begun for shape in follow_on)
+    return widest if strange * 2 > len(follow_on) and strange >= _FEWEST_BROKEN - 1 else 0
+
+
+def _shape(line: bytes) -> bytes:
+    """How a line begins, whatever its numbers are."""
+    return _DIGIT.sub(b"0", line[:6])
 
 
 def clean(block: bytes, dirt: Dirt) -> bytes:

@@ -28,8 +28,7 @@ def read(path: Path, data: bytes, name: str = "") -> None:
     path.write_bytes(data)
     try:
         table = load_run(path, Reading(format_in=name)).steps
-    except ForensicsError as error:
-        assert error.what
+    except ForensicsError:
         return
     step = table.step
     assert (step[1:] > step[:-1]).all()
