@@ -18,6 +18,17 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+LONGEST_PLACE = 400
+"""Characters of a place that a message shows; longer ones lose their middle, never the reason."""
+
+
+def _shortened(place: str) -> str:
+    if len(place) <= LONGEST_PLACE:
+        return place
+    half = LONGEST_PLACE // 2
+    return f"{place[:half]}…{place[-half:]} ({len(place):,} characters)"
+
+
 class ForensicsError(Exception):
     """A problem that is the user's to solve, told in one line and never as a traceback.
 
@@ -37,7 +48,7 @@ class ForensicsError(Exception):
 
     def line(self) -> str:
         """The whole message on one line: ``where: what; what to do``."""
-        head = f"{self.where}: {self.what}" if self.where else self.what
+        head = f"{_shortened(self.where)}: {self.what}" if self.where else self.what
         text = f"{head}; {self.hint}" if self.hint else head
         return " ".join(text.split())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.cli.streams import say
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, SurveyRow, find_runs, worst
 from forensics.diagnose.survey_pool import survey
@@ -51,11 +53,14 @@ def scan(
       forensics scan runs /scratch/*/runs --jobs 8 --fail-on error
       forensics scan runs --format json --out scan.json
 
-    Exit code: 0 done, 1 findings at or above --fail-on, 2 no run found, or with --fail-on none
-    that severe but one that cannot be read.
+    Exit code: 0 done, 1 findings at or above --fail-on, 2 a DIR that does not exist, no run found
+    or none that can be read, or with --fail-on none that severe but one that cannot be read.
     """
     settings = load_settings(config)
-    paths = list(find_runs(directories))
+    gone = [place for place in directories if not os.path.lexists(place)]
+    paths = list(find_runs([place for place in directories if place not in gone]))
+    if not paths and gone:
+        raise _gone(gone[0])
     if not paths:
         where = ", ".join(directories)
         raise InputError("holds no run", where=where, hint="a run has steps.csv or run.json")
@@ -65,8 +70,14 @@ def scan(
     )
     rows = _survey(paths, choice, jobs)
     put(_rendered(rows, choose_format(form, out), out), out)
+    for place in gone:
+        say(_gone(place).line())
     limit = Severity[fail_on.upper()] if fail_on else settings.fail_on
-    return _exit_code(rows, limit)
+    return _exit_code(rows, limit, missing=bool(gone))
+
+
+def _gone(place: str) -> InputError:
+    return InputError("no such file or directory", where=place)
 
 
 def _survey(paths: Sequence[str], choice: Choice, jobs: int | None) -> list[SurveyRow]:
@@ -91,10 +102,10 @@ def _rendered(rows: Sequence[SurveyRow], form: str, out: Path | None) -> str:
     return render_scan_text(rows, **look(out))
 
 
-def _exit_code(rows: Sequence[SurveyRow], limit: Severity | None) -> ExitCode:
-    if limit is None:
-        return ExitCode.DONE
+def _exit_code(rows: Sequence[SurveyRow], limit: Severity | None, *, missing: bool) -> ExitCode:
     found = worst(rows)
-    if found is not None and found >= limit:
+    if limit is not None and found is not None and found >= limit:
         return ExitCode.FINDINGS
-    return ExitCode.DONE if all(row.readable for row in rows) else ExitCode.USAGE
+    readable = [row.readable for row in rows]
+    unjudged = not any(readable) if limit is None else not all(readable)
+    return ExitCode.USAGE if missing or unjudged else ExitCode.DONE

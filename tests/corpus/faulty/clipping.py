@@ -173,7 +173,7 @@ def clipped_divergence(rng: Rng) -> Made:
 
 @FAULTY_CASES.add("clip-starves-sgd")
 def starves_sgd(rng: Rng) -> Made:
-    """SGD under a threshold some hundred times below every norm: it takes no step worth the name."""
+    """SGD under a threshold some hundred times below every norm: its steps are next to nothing."""
     made = pretraining(rng, int(rng.choice([600, 4000]))).clean_noise(0.01, 0.12)
     made.loss[:] = made.loss[0]
     loop = Loop("fp32", max_norm=float(made.norm.min() / rng.uniform(200, 2000)))

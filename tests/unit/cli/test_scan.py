@@ -51,3 +51,23 @@ def test_json_to_a_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_run_at_all_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scan", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_place_that_does_not_exist_is_exit_2_and_one_line(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scan", str(runs / "nope")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"forensics: {runs / 'nope'}: no such file or directory\n"
+    assert main(["scan", str(runs / "nope"), str(runs / "ok")]) == 2
+    told = capsys.readouterr()
+    assert "1 run: 1 healthy" in told.out
+    assert "nope: no such file or directory" in told.err
+
+
+def test_runs_of_which_none_can_be_read_are_exit_2(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scan", str(runs / "torn")]) == 2
+    assert "1 run: 1 unreadable" in capsys.readouterr().out
