@@ -14,6 +14,7 @@ from forensics.diagnose.bisection_result import (
     BisectionResult,
     BisectStatus,
     Departure,
+    FaultKind,
     Origin,
     Persistence,
 )
@@ -25,7 +26,14 @@ from forensics.replay.capsule.writing import write_capsule
 from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Detector, Passage
 from forensics.replay.flip import find_hit
-from forensics.replay.location import Range, stand_before, stretch, unlogged_stretch
+from forensics.replay.growth import as_growth, growth_of
+from forensics.replay.location import (
+    Range,
+    parameter_norms,
+    stand_before,
+    stretch,
+    unlogged_stretch,
+)
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion, narrow
 from forensics.replay.proof import Proof
@@ -55,6 +63,7 @@ class Inquiry:
         self.states = StateSearch()
         self.judge = RowJudge(options.predicate)
         self.sound: list[int] = []
+        self.start_norms: dict[str, float] = {}
 
     def result(self) -> BisectionResult:
         """Bisect; an interrupt ends it with what is known.
@@ -158,6 +167,7 @@ class Inquiry:
             self._progress(f"replaying {first:,} → {last:,}", step - first, last - first + 1)
 
         self.detector = stand_before(session, wanted, self.judge, on_step)
+        self.start_norms = parameter_norms(session)
         passage = self.detector.run(wanted.until, marks=wanted.marks)
         self._take(passage)
         return passage
@@ -203,8 +213,14 @@ class Inquiry:
             return
         self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
         self._progress("tracing the bad step", 0, 1)
+        norms = {passage.first: self.start_norms}
         session.restore(passage.before)
+        norms[step] = parameter_norms(session)
         origin = examine_step(session)
+        growth = growth_of(self.run, step, origin, norms)
+        if growth is not None:
+            origin = None if origin is None else as_growth(origin, growth)
+            self.found.update(growth=growth, root_step=growth.since_step)
         self.found["origin"] = origin
         before, passage.before = passage.before, None  # one holder, so that it can be let go of
         self._prove(session, before, passage.bad, origin)
@@ -231,6 +247,7 @@ class Inquiry:
             before=before,
             bad=bad,
             origin=origin,
+            growth=self.found.get("growth"),
             audit=audit,
             is_bad=self.judge.only_at(self.found["first_bad_step"]),
             progress=self.options.progress,
@@ -319,10 +336,25 @@ class Inquiry:
         if root is None:
             self.found.update(status=BisectStatus.HEALTHY, reason=reason)
             return
+        told = f"the report's root is {root.rule}, from step {root.first_step:,} on"
+        growth = growth_of(self.run, root.last_step, None)
+        if growth is None:
+            self.found.update(
+                status=BisectStatus.NOT_BISECTABLE, reason=f"{reason}. But {told}: {root.message}"
+            )
+            return
         self.found.update(
-            status=BisectStatus.NOT_BISECTABLE,
-            reason=f"{reason}. The report's root is {root.rule}, from step {root.first_step:,} on: "
-            f"{root.message}",
+            status=BisectStatus.LOCATED,
+            reason=f"{reason}; but {told}",
+            first_bad_step=root.first_step,
+            root_step=growth.since_step,
+            growth=growth,
+            origin=Origin(
+                kind=FaultKind.GROWTH,
+                phase="",
+                operator="growth",
+                summary=f"Nothing has overflowed yet. {root.message}.",
+            ),
         )
 
     def looked_at(self) -> str:
