@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -361,6 +362,28 @@ SKIP_CHECKS: tuple[Check, ...] = (
     shared_scaler,
 )
 """Those that mean something in a step that the scaler skipped."""
+
+
+def rate_behind(facts: StepFacts, origin: Origin) -> Origin:
+    """The origin in the optimizer, with the non-finite learning rate that is behind it."""
+    for call in facts.events.optimizers:
+        bad = [rate for rate in call.rates if not math.isfinite(rate)]
+        if not bad:
+            continue
+        kinds = [type(s).__name__ for s in facts.training.schedulers]
+        kind = "nan" if math.isnan(bad[0]) else "inf"
+        by = ChainLink(phase=str(Phase.SCHEDULER), what="learning rate", kind=kind)
+        whose = f" ({kinds[0]} made it)" if kinds else ""
+        return replace(
+            origin,
+            chain=(replace(by, name=kinds[0] if kinds else ""), *origin.chain),
+            summary=(
+                f"the learning rate is {bad[0]:g}{whose}: {origin.operator} applied it to "
+                f"gradients that are finite, and {origin.parameter or 'the weights'} became "
+                f"{'NaN' if origin.kind is FaultKind.NAN else 'Inf'}."
+            ),
+        )
+    return origin
 
 
 def scale_link(facts: StepFacts) -> ChainLink | None:

@@ -88,8 +88,8 @@ def norm_origin(facts: StepFacts) -> Origin | None:
         ),
         summary=(
             f"the gradient norm overflowed in {birth.operator}: every gradient is finite, their "
-            f"true norm is {true:.3g} (largest in {name}), and a clip by an infinite norm makes "
-            "the whole step 0."
+            f"true norm is {true:.3g} (largest in {name})"
+            + ("; clipped by an infinite norm, they become 0." if lines else ".")
         ),
     )
 

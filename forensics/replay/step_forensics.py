@@ -21,6 +21,7 @@ from forensics.replay.applied import (
     SKIP_CHECKS,
     first_fault,
     hidden_skip,
+    rate_behind,
     scale_link,
     step_past_the_scaler,
 )
@@ -243,7 +244,7 @@ def judge(facts: StepFacts) -> tuple[Origin | None, str]:
         grown = f"{origin.summary[:-1]}; the loss scale was reset ({reset.name})."
         return replace(origin, chain=(reset, *origin.chain), summary=grown), ""
     if origin.phase == Phase.OPTIMIZER:
-        return step_past_the_scaler(facts) or origin, ""
+        return step_past_the_scaler(facts) or rate_behind(facts, origin), ""
     hidden = hidden_skip(facts)
     if hidden is not None:
         return replace(hidden, chain=(*origin.chain, *hidden.chain)), ""
