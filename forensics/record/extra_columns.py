@@ -131,6 +131,18 @@ def param_digest(parameters: Sequence[tuple[str, Tensor]]) -> str:
     return _digest_text([_bit_sum(parameter.detach()) for _, parameter in parameters])
 
 
+def param_sums(parameters: Sequence[tuple[str, Tensor]]) -> list[int]:
+    """What the digest is made of: a sum for each parameter, modulo 2^64, as signed numbers."""
+    sums = [_bit_sum(parameter.detach()) for _, parameter in parameters]
+    return [int(total) for total in sums]
+
+
+def digest_of_sums(sums: Sequence[int]) -> str:
+    """The digest of such sums; they may lie outside 64 bits."""
+    words = ((total + 2**63) % 2**64 - 2**63 for total in sums)
+    return hashlib.blake2b(struct.pack(f"<{len(sums)}q", *words), digest_size=8).hexdigest()
+
+
 def _global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """Global L2 norm without a read, shape ()."""
     norms = l2_norms(tensors)
@@ -156,5 +168,4 @@ def _bit_sum(value: Tensor) -> Tensor:
 
 
 def _digest_text(sums: Sequence[Tensor]) -> str:
-    words = torch.stack([total.to(sums[0].device) for total in sums]).tolist()
-    return hashlib.blake2b(struct.pack(f"<{len(words)}q", *words), digest_size=8).hexdigest()
+    return digest_of_sums(torch.stack([total.to(sums[0].device) for total in sums]).tolist())

@@ -104,18 +104,32 @@ def outside_origin(
         kind = FaultKind.NORM_OVERFLOW
     if hit is None:
         return Origin(kind=kind, phase="outside", operator="outside", summary=summary)
-    bit = ", which is one bit of the exponent" if hit.one_bit else ""
+    owner = hit.owner or hit.name
     element = str(list(hit.index))
     return Origin(
         kind=kind,
         phase="outside",
         operator="outside",
-        module=hit.name.rpartition(".")[0],
+        module=owner.rpartition(".")[0],
         parameter=hit.name,
-        parameters=(hit.name,),
+        parameters=(owner,),
         element=element,
-        summary=f"{hit.name}{element} is {number(hit.recorded)} in the saved state of step "
-        f"{hit.state:,} and {number(hit.replayed)} in the replay{bit}. {summary}",
+        summary=f"{_told_of(hit, element, gone)} {summary}",
+    )
+
+
+def _told_of(hit: Hit, element: str, gone: Departure) -> str:
+    """The changed value in one or two sentences."""
+    name = f"{hit.name}{element}"
+    was, became = number(hit.replayed), number(hit.recorded)
+    if hit.bit is None:
+        bit = ", which is one bit of the exponent" if hit.one_bit else ""
+        state = f"in the saved state of step {hit.state:,}"
+        return f"{name} is {became} {state} and {was} in the replay{bit}."
+    return (
+        f"{name} was {was} and became {became} before step {hit.state:,} computed with it: bit "
+        f"{hit.bit} of it flipped. With that bit flipped the replay gives the recorded row of step "
+        f"{gone.step:,} bit for bit."
     )
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from forensics.errors import ForensicsError
+from forensics.replay.flip_proof import BUFFER, prove_flip
 from forensics.replay.session import Session
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
@@ -33,12 +34,14 @@ class Hit:
     """The value that was changed.
 
     Attributes:
-        name: of the parameter or buffer.
+        name: of the parameter, buffer or optimizer state (``head.weight.exp_avg_sq``).
         index: of the element.
-        recorded: what the saved state holds.
+        recorded: what the saved state holds; where a bit is proven, the value with it flipped.
         replayed: what the replay has there.
-        state: step of the saved state.
+        state: step of the saved state; where a bit is proven, the first step that computed with it.
         one_bit: the two differ by one bit of the exponent.
+        owner: the parameter whose optimizer state ``name`` is; else empty.
+        bit: with this one flipped (0 is the least) the replay is the record; None: not proven.
     """
 
     name: str
@@ -47,19 +50,42 @@ class Hit:
     replayed: float
     state: int
     one_bit: bool
+    owner: str = ""
+    bit: int | None = None
 
 
-@torch.no_grad()
 def find_hit(session: Session, departure_step: int) -> Hit | None:
-    """Which value of the model was changed, as the first saved state after the departure tells.
+    """Which value was changed: the bit that explains the record, else what stands out.
 
     Args:
-        session: of the run; left at that saved state.
+        session: of the run; left anywhere.
         departure_step: the first row in which the replay is not the record.
 
     Returns:
-        None where no state was saved near enough, or no value stands out.
+        None where nothing explains the row, no state was saved near enough, or no value of it
+        stands out.
     """
+    return _proven(session, departure_step) or _standing_out(session, departure_step)
+
+
+def _proven(session: Session, departure_step: int) -> Hit | None:
+    proven = prove_flip(session, departure_step)
+    if proven is None:
+        return None
+    return Hit(
+        name=proven.flip.name,
+        index=proven.element,
+        recorded=proven.after,
+        replayed=proven.before,
+        state=proven.step,
+        one_bit=True,
+        owner=proven.flip.parameter if proven.flip.key not in ("", BUFFER) else "",
+        bit=proven.flip.bit,
+    )
+
+
+def _standing_out(session: Session, departure_step: int) -> Hit | None:
+    """Which value of the model was changed, as the first saved state after the departure tells."""
     info = _next_state(session, departure_step)
     if info is None:
         return None
