@@ -23,6 +23,8 @@ MOST_NAMES = 3
 """Names of a list that are shown; more are counted, and JSON has them all."""
 MOST_SAMPLES = 8
 """Sample indices that are shown."""
+WITHOUT_SAMPLES = "without the guilty samples"
+"""The trial that tells whether the samples are to blame, as the table of trials calls it."""
 _SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _KIND = {"nan": "NaN", "inf": "Inf"}
 _FP16_END = "fp16 ends at 65,504"
@@ -72,7 +74,7 @@ def details(result: BisectionResult) -> list[tuple[str, str]]:
     origin = result.origin
     lines: list[tuple[str, str]] = []
     if origin is not None:
-        lines += _located(origin)
+        lines += _located(origin, result.growth)
         if len(origin.chain) > 1:
             lines.append(("then", _chain(origin.chain[1:])))
     if result.growth is not None:
@@ -85,9 +87,12 @@ def details(result: BisectionResult) -> list[tuple[str, str]]:
     return [(label, text) for label, text in lines if text]
 
 
-def _located(origin: Origin) -> list[tuple[str, str]]:
+def _located(origin: Origin, growth: Growth | None) -> list[tuple[str, str]]:
+    summary = origin.summary
+    if growth is not None:  # it has a line of its own
+        summary = summary.partition(f"; {growth.signal} grew from")[0]
     lines = [
-        ("what", origin.summary),
+        ("what", summary),
         ("where", origin.source_line),
         ("module", origin.module),
         ("tensor", _parameters(origin)),
@@ -102,10 +107,11 @@ def _located(origin: Origin) -> list[tuple[str, str]]:
 def _parameters(origin: Origin) -> str:
     """The parameter nearest the origin and its element, then how many went bad with it."""
     first = origin.parameter or (origin.parameters[0] if len(origin.parameters) == 1 else "")
-    at = origin.element if first and origin.element else ""
+    known = origin.element not in ("", "[]")
+    at = origin.element if first and known else ""
     others = [name for name in origin.parameters if name != first]
     if not first:
-        element = f"element {origin.element}" if origin.element else ""
+        element = f"element {origin.element}" if known else ""
         return "; ".join(filter(None, [element, names(others)]))
     with_it = f"; and {names(others)}" if others else ""
     return f"{first}{at}{with_it}"
@@ -162,6 +168,11 @@ def samples(result: BisectionResult) -> str:
     size = f" of {result.batch_size:,}" if result.batch_size else ""
     if not result.samples:
         return result.samples_note
+    alone = [trial for trial in result.what_if if trial.change == WITHOUT_SAMPLES]
+    if any(
+        trial.finite is False and trial.first_bad_step == result.first_bad_step for trial in alone
+    ):
+        return f"{len(result.samples):,}{size} go bad alone, the others too: not a bad batch"
     if result.batch_size and len(result.samples) == result.batch_size > 1:
         return f"all {result.batch_size:,}: not a bad batch"
     shown = ", ".join(f"{index:,}" for index in result.samples[:MOST_SAMPLES])
