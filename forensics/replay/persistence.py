@@ -11,7 +11,7 @@ from forensics.record.recipe import Training
 from forensics.replay.memory_state import MemoryState, put_back_update
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session
-from forensics.replay.step_forensics import examine_step
+from forensics.replay.step_forensics import audit_step
 from forensics.replay.suspects import Audit, IsBad, any_bad
 from forensics.replay.tensor_stats import is_float, nonfinite_kind
 
@@ -44,7 +44,7 @@ def persistence(
     reproduces: bool | None = None,
     further: int = FURTHER,
     is_bad: IsBad = any_bad,
-    audit: Audit = examine_step,
+    audit: Audit = audit_step,
 ) -> Persistence:
     """Judge a fault as if a guard had withheld the update of the bad step.
 

@@ -25,7 +25,7 @@ from forensics.replay.capsule.contents import (
 from forensics.replay.capsule.whole_state import restore_beyond
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session, open_session
-from forensics.replay.step_forensics import examine
+from forensics.replay.step_forensics import audit
 from forensics.replay.suspects import place_of
 from forensics.runlog.json_fields import FieldError
 from forensics.runlog.manifest import Manifest
@@ -61,7 +61,7 @@ def run_capsule(
     directory = Path(path)
     facts = read_facts(directory)
     with open_capsule(directory, facts, recipe=recipe, device=device, say=say) as session:
-        examination = examine(session)
+        examination = audit(session)
         origin, replayed = examination.origin, examination.replayed
         found = expected_of(origin, replayed)
         differences = _differences(facts.expected, found)

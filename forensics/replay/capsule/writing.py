@@ -43,7 +43,7 @@ from forensics.replay.capsule.whole_state import whole_state
 from forensics.replay.changes import Changes, batch_size, select_samples
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.session import Session
-from forensics.replay.step_forensics import examine
+from forensics.replay.step_forensics import audit, examine
 from forensics.replay.suspects import place_of
 from forensics.runlog.atomic import sync_directory, sync_file
 
@@ -111,8 +111,6 @@ def write_capsule(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     notes = [note, *facts.missing]
-    if not facts.operator:
-        notes.append(f"no {OPERATOR}: {facts.operator_note}")
     return Capsule(
         path=target,
         size=sum(file.stat().st_size for file in target.iterdir()),
@@ -192,7 +190,7 @@ def _smallest(
 ) -> tuple[tuple[int, ...], FaultFacts, Origin | None]:
     """The samples to keep (none: all of them), and what the step does on them."""
     session.restore(before)
-    whole = examine(session)
+    whole = audit(session, before=before)
     assert whole.replayed is not None
     if not whole.replayed.bad and whole.origin is None:
         raise NotReplayableError(
