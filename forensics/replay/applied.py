@@ -15,7 +15,7 @@ import torch
 
 from forensics.diagnose.bisection_result import ChainLink, FaultKind, Origin
 from forensics.replay.call_site import Phase
-from forensics.replay.movement import Rounding, rounding, state_counts
+from forensics.replay.movement import rounding, state_counts
 from forensics.replay.step_facts import StepFacts, module_of
 from forensics.replay.step_watch import ClipCall, OptimizerCall
 
@@ -291,7 +291,7 @@ def rounded_away(facts: StepFacts) -> Origin | None:
     unmoved = sum(r.unmoved for r in found)
     if not expected or unmoved < _LOST_UPDATES * expected:
         return None
-    worst = max(found, key=_lost_of)
+    worst = max(found, key=lambda r: r.unmoved)
     name = facts.name_of(worst.parameter)
     names = [facts.name_of(r.parameter) for r in found if r.unmoved >= _LOST_UPDATES * r.expected]
     dtype = str(worst.parameter.dtype).removeprefix("torch.")
@@ -446,10 +446,6 @@ def _is_per_step(facts: StepFacts, scheduler: object) -> bool:
 
 def _makes_state(call: OptimizerCall) -> bool:
     return bool(state_counts(call.optimizer))
-
-
-def _lost_of(rounded: Rounding) -> tuple[float, int]:
-    return rounded.unmoved / max(1, rounded.expected), rounded.expected
 
 
 def _rates(rates: tuple[float, ...]) -> str:

@@ -135,7 +135,12 @@ def site_of(
         path = PurePath(frame.f_code.co_filename).as_posix()
         beyond = beyond or (in_backward and frame.f_code.co_name == _ENGINE)
         owner = _owner(frame)
-        phase = phase or _phase_of(path, frame.f_code.co_name) or parts.phases.get(id(owner))
+        part = _phase_of(path, frame.f_code.co_name)
+        if part is Phase.OPTIMIZER and source:
+            part = None  # what torch's optimizers call of the user's is a closure: the forward
+        elif part is None:
+            part = parts.phases.get(id(owner))
+        phase = phase or part
         if module is None and not beyond and isinstance(owner, nn.Module):
             module = parts.modules.get(id(owner))
         if not source and is_users(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -14,6 +15,8 @@ _DIVISIONS = ("div", "true_divide", "reciprocal", "rsqrt", "addcdiv", "pow", "lo
 _LOGS = ("log", "log2", "log10", "log1p")
 _OF_POSITIVE = ("sqrt", "rsqrt", *_LOGS)
 """Functions that have no value for a negative number."""
+_SUMS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "sum", "dot", "mv", "matmul")
+"""Operators that add products up."""
 _SPREADS = ("std", "var", "std_mean", "var_mean")
 
 
@@ -54,11 +57,8 @@ def _why(birth: Birth) -> str:
     name = birth.operator.rpartition(".")[2].lstrip("_").removeprefix("foreach_")
     if birth.number is not None:
         return f"it was handed the number {birth.number:g} ({_sizes(birth.inputs)})"
-    for reason in (_no_row, _of_too_few, _of_zero, _of_negative, _too_large, _inf_minus_inf):
-        found = reason(name, birth)
-        if found:
-            return found
-    return _sizes(birth.inputs)
+    found = (reason(name, birth) for reason in _REASONS)
+    return next((text for text in found if text), _sizes(birth.inputs))
 
 
 def _no_row(name: str, birth: Birth) -> str:
@@ -124,6 +124,17 @@ def _inf_minus_inf(name: str, birth: Birth) -> str:
         return ""
     del name
     return f"{infinite:,} infinite inputs met 0 or another infinity ({_sizes(birth.inputs)})"
+
+
+def _both_signs(name: str, birth: Birth) -> str:
+    if birth.kind != "nan" or name not in _SUMS or not all(s.finite for s in birth.inputs):
+        return ""
+    return f"its products overflow with both signs, and Inf - Inf is NaN ({_sizes(birth.inputs)})"
+
+
+_REASONS: tuple[Callable[[str, Birth], str], ...] = (
+    *(_no_row, _of_too_few, _of_zero, _of_negative, _too_large, _inf_minus_inf, _both_signs),
+)
 
 
 def _sizes(inputs: tuple[TensorStats, ...]) -> str:

@@ -51,10 +51,8 @@ def nearest_parameter(inputs: Iterable[Tensor], names: ParameterNames) -> tuple[
         the largest is named: of a layer the weight, not the bias.
     """
     tensors = list(inputs)
-    direct = [name for t in tensors if (name := names.first(t))]
-    if direct:
-        return direct[0], True
-    found: list[tuple[int, Tensor]] = []
+    found = [(0, t) for t in tensors if names.first(t)]
+    direct = bool(found)
     for level, parameter in _leaves([t.grad_fn for t in tensors if t.grad_fn is not None]):
         if found and level > found[0][0] + _BESIDE:
             break
@@ -62,9 +60,14 @@ def nearest_parameter(inputs: Iterable[Tensor], names: ParameterNames) -> tuple[
             found.append((level, parameter))
     if not found:
         return "", False
-    owner = names.first(found[0][1]).rpartition(".")[0]
-    own = [p for _, p in found if names.first(p).rpartition(".")[0] == owner]
-    return names.first(max(own, key=lambda p: p.numel())), False
+    return _largest_of_first([p for _, p in found], names), direct
+
+
+def _largest_of_first(parameters: list[Tensor], names: ParameterNames) -> str:
+    """The largest of those that belong to the same module as the first."""
+    owner = names.first(parameters[0]).rpartition(".")[0]
+    own = [p for p in parameters if names.first(p).rpartition(".")[0] == owner]
+    return names.first(max(own, key=lambda p: p.numel()))
 
 
 def _leaves(nodes: list[Any]) -> Iterator[tuple[int, Tensor]]:

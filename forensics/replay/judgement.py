@@ -97,6 +97,8 @@ def norm_origin(facts: StepFacts) -> Origin | None:
 def raised_origin(raised: Raised) -> Origin:
     """The origin of a step that raised with nothing non-finite before."""
     where = f" in {raised.module}" if raised.module else ""
+    nameless = raised.message.startswith(raised.function)
+    what = f"the step{where}" if nameless else f"{raised.function}{where}"
     return Origin(
         kind=FaultKind.EXCEPTION,
         phase=str(raised.phase),
@@ -104,7 +106,7 @@ def raised_origin(raised: Raised) -> Origin:
         module=raised.module,
         source_line=raised.source_line,
         chain=(ChainLink(phase=str(raised.phase), what="exception", name=raised.function),),
-        summary=f"{raised.function}{where} raised {raised.message}",
+        summary=f"{what} raised {raised.message}",
         traceback=raised.traceback,
     )
 
@@ -128,8 +130,8 @@ def chain_of(trace: StepTrace, index: int) -> tuple[ChainLink, ...]:
     loss = next((d for d in damages if d.place == "loss"), None)
     if loss is not None:
         # What came after the loss is told after it.
-        before = [link for link in links if link.phase in ("input", "forward", "loss")]
-        links = [*before, ChainLink(phase="loss", what="loss", kind=loss.kind)]
+        before = [link for link in links[1:] if link.phase in ("forward", "loss")]
+        links = [links[0], *before, ChainLink(phase="loss", what="loss", kind=loss.kind)]
         if not trace.arrival:
             links.append(ChainLink(phase="backward", what="no gradient"))
     gradients = [d for d in damages if d.place == "gradient"]

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -33,6 +34,13 @@ INPUT = "input"
 """Label of a bad value that came with the data."""
 _UNDERFLOWS = 20
 """Operators that lost their result of which the numbers are kept."""
+_MEASURES = frozenset(
+    {
+        *("norm", "linalg_vector_norm", "foreach_norm", "pow", "square", "sum", "dot", "abs"),
+        *("max", "amax", "stack", "cat", "mean"),
+    }
+)
+"""Operators with which a hand-written clip measures gradients."""
 _COPIED = 1 << 20
 """Elements up to which a tensor is kept as it was before an operator writes it."""
 
@@ -169,6 +177,19 @@ class OpTrace:
         self._descent[storage_key(tensor)] = index
         self._alive.append(tensor.untyped_storage())
 
+    def tell_nodes(self, out: Any, *, depth: int) -> None:
+        """Tell the autograd nodes of a call's results where it came from.
+
+        Args:
+            out: what a function of torch, or a custom one, has just returned.
+            depth: frames between here and the call.
+        """
+        site: CallSite | None = None
+        for tensor in float_tensors(out):
+            if tensor.grad_fn is not None and _SITE not in _metadata(tensor.grad_fn):
+                site = site or call_site(self.parts, depth=depth)
+                _mark(tensor.grad_fn, site)
+
     # -- one operator ------------------------------------------------------------------------
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -253,7 +274,7 @@ class OpTrace:
         birth = Birth(
             kind=judged.kind,
             operator=call.name,
-            phase=site.phase if site.known else self._phase_by_data(lane, site.phase),
+            phase=site.phase if site.known else self._phase_by_data(call, lane, site.phase),
             module=site.module,
             source_line=site.source_line,
             inputs=judged.stats(),
@@ -265,14 +286,15 @@ class OpTrace:
         )
         return birth if node is None else _in_backward(birth, node, site)
 
-    def _phase_by_data(self, lane: Lane, otherwise: Phase) -> Phase:
+    def _phase_by_data(self, call: OperatorCall, lane: Lane, otherwise: Phase) -> Phase:
         """Where the stack tells nothing: a hand-written clip or update is known by its data."""
         if any(storage_key(t) in self.parameters for t in lane.written):
             return Phase.OPTIMIZER
         held = [p.grad for p in self.parameter_names.tensors if p.grad is not None]
         grads = {storage_key(g) for g in held if g.layout is torch.strided}
         if any(storage_key(t) in grads for t in lane.inputs):
-            return Phase.CLIP
+            in_place = any(storage_key(t) in grads for t in lane.written)
+            return Phase.CLIP if in_place or call.bare_name in _MEASURES else Phase.OPTIMIZER
         return otherwise
 
 
@@ -312,8 +334,26 @@ def _before(tensor: Tensor) -> _Before:
 @contextmanager
 def tracing(trace: OpTrace) -> Iterator[OpTrace]:
     """Trace every operator, forward and backward, that runs inside the ``with`` block."""
-    with _Sites(trace), _Operators(trace):
+    with _custom_sites(trace), _Sites(trace), _Operators(trace):
         yield trace
+
+
+@contextmanager
+def _custom_sites(trace: OpTrace) -> Iterator[None]:
+    """Tell the nodes of custom autograd functions, too: no mode sees ``Function.apply``."""
+    own = vars(Function)["apply"]
+
+    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
+        out = own.__get__(None, cls)(*args, **kwargs)
+        trace.tell_nodes(out, depth=3)
+        return out
+
+    patched: Any = Function
+    patched.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        patched.apply = own
 
 
 class _Operators(TorchDispatchMode):
@@ -342,11 +382,7 @@ class _Sites(TorchFunctionMode):
         if func is Tensor.backward:
             self.trace.roots.append(args[0].detach())
         out = func(*args, **(kwargs or {}))
-        site: CallSite | None = None
-        for tensor in float_tensors(out):
-            if tensor.grad_fn is not None and _SITE not in _metadata(tensor.grad_fn):
-                site = site or call_site(self.trace.parts, depth=2)
-                _mark(tensor.grad_fn, site)
+        self.trace.tell_nodes(out, depth=3)
         return out
 
 

@@ -21,7 +21,7 @@ def absorbed(facts: StepFacts) -> str:
     already 1, or where an operator divided by 0 rather than overflowed.
     """
     trace, scale = facts.trace, facts.scale
-    if not scale > _LEAST_SCALE or facts.taken or trace.raised or not math.isfinite(trace.loss):
+    if not scale > _LEAST_SCALE or trace.raised or not math.isfinite(trace.loss):
         return ""
     if not trace.damages or any(d.place != "gradient" for d in trace.damages):
         return ""
@@ -33,6 +33,6 @@ def absorbed(facts: StepFacts) -> str:
         if birth.phase is not Phase.BACKWARD or not half or not is_overflow(birth):
             return ""
     return (
-        f"gradients overflowed under the loss scale of {scale:,.6g}; the scaler skipped the step "
+        f"gradients overflowed under the loss scale of {scale:,.6g}; the scaler skips the step "
         "and lowers the scale"
     )

@@ -11,7 +11,7 @@ import torch
 from forensics.replay.call_site import Parts, Phase, site_of
 
 _TORCH = Path(torch.__file__).resolve().parent.as_posix() + "/"
-_WRAPPERS = frozenset({"forward", "wrapper", "decorate_context", "backward"})
+_WRAPPERS = frozenset({"forward", "wrapper", "decorate_context"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ def describe_raised(error: BaseException, parts: Parts, operator: str = "") -> R
     inner = frames[::-1]
     site = site_of(inner, parts, in_backward=_in_backward(frames))
     function = next((name for frame, _ in inner if (name := _public_name(frame))), "")
-    if not function or _called_below(inner):
+    if not function or _called_below(inner) or (operator and _in_backward(frames)):
         function = operator or function or type(error).__name__
     phase = site.phase
     if _in_backward(frames) and not site.in_module:

@@ -23,6 +23,7 @@ from forensics.replay.applied import (
     hidden_skip,
     rate_behind,
     scale_link,
+    shared_scaler,
     step_past_the_scaler,
 )
 from forensics.replay.call_site import Parts, Phase
@@ -237,6 +238,8 @@ def judge(facts: StepFacts) -> tuple[Origin | None, str]:
     if origin is None:
         return first_fault(facts, BEFORE_NORM) or norm_origin(facts) or first_fault(facts), ""
     why = absorbed(facts)
+    if why and facts.taken:
+        return shared_scaler(facts) or origin, ""
     if why:
         reset = scale_link(facts)
         if reset is None:
