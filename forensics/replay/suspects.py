@@ -206,4 +206,6 @@ def _note(found: Blame, refusals: list[str]) -> str:
         return "the search ran out of replays: the guilty ones are among these"
     if not found.guilty:
         return "only all samples together go bad: no single sample is to blame"
+    if refusals and len(found.guilty) > 1:
+        return f"parts of these cannot be run alone: {refusals[0]}"
     return ""
