@@ -29,21 +29,22 @@ from forensics.replay.flip import find_hit
 from forensics.replay.growth import as_growth, growth_of
 from forensics.replay.location import (
     Range,
-    parameter_norms,
     stand_before,
     stretch,
     unlogged_stretch,
 )
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion, narrow
+from forensics.replay.parameter_norms import norms_until
 from forensics.replay.proof import Proof
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
-from forensics.replay.silent_faults import SilentSearch
+from forensics.replay.silent_faults import SilentFault, SilentSearch
 from forensics.replay.start_states import StateSearch, search_states
-from forensics.replay.step_forensics import examine_step
+from forensics.replay.step_forensics import audit_step, examine_step
 from forensics.replay.suspects import Audit
+from forensics.replay.sweep import is_affordable, sweep
 from forensics.runlog.checkpoint_files import CheckpointInfo
 from forensics.runlog.run import Run
 
@@ -63,7 +64,6 @@ class Inquiry:
         self.states = StateSearch()
         self.judge = RowJudge(options.predicate)
         self.sound: list[int] = []
-        self.start_norms: dict[str, float] = {}
 
     def result(self) -> BisectionResult:
         """Bisect; an interrupt ends it with what is known.
@@ -163,11 +163,7 @@ class Inquiry:
         return f"{finite}the log says {step:,}: {self.suspicion.why}"
 
     def _replay(self, session: Session, wanted: Range) -> Passage:
-        def on_step(first: int, step: int, last: int) -> None:
-            self._progress(f"replaying {first:,} → {last:,}", step - first, last - first + 1)
-
-        self.detector = stand_before(session, wanted, self.judge, on_step)
-        self.start_norms = parameter_norms(session)
+        self.detector = stand_before(session, wanted, self.judge, self._on_step)
         passage = self.detector.run(wanted.until, marks=wanted.marks)
         self._take(passage)
         return passage
@@ -213,11 +209,12 @@ class Inquiry:
             return
         self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
         self._progress("tracing the bad step", 0, 1)
-        norms = {passage.first: self.start_norms}
         session.restore(passage.before)
-        norms[step] = parameter_norms(session)
         origin = examine_step(session)
-        growth = growth_of(self.run, step, origin, norms)
+        growth = growth_of(self.run, step, origin)
+        if growth is None and origin is not None and origin.parameter:
+            norms = norms_until(session, passage.before)
+            growth = growth_of(self.run, step, origin, norms)
         if growth is not None:
             origin = None if origin is None else as_growth(origin, growth)
             self.found.update(growth=growth, root_step=growth.since_step)
@@ -307,12 +304,17 @@ class Inquiry:
 
     def _silent(self, session: Session) -> None:
         """Nothing is bad in the log and in the states: is what was applied right?"""
-        search = SilentSearch(session=session, audit=examine_step, progress=self._progress)
+        search = SilentSearch(session=session, audit=audit_step, progress=self._progress)
         fault = search.find(self._worth_a_look(session))
         self.sound = search.sound
-        if fault is None:
+        if fault is not None:
+            self._silently_located(session, fault)
+        elif self.suspicion.root is None and is_affordable(self.run):
+            self._sweep(session)
+        else:
             self._nothing_found()
-            return
+
+    def _silently_located(self, session: Session, fault: SilentFault) -> None:
         self.found.update(
             status=BisectStatus.LOCATED,
             reason=f"{self.looked_at()}; what was applied was checked",
@@ -320,7 +322,45 @@ class Inquiry:
             root_step=fault.step,
             origin=fault.origin,
         )
-        self._prove(session, fault.before, None, fault.origin, audit=examine_step)
+        self._prove(session, fault.before, None, fault.origin, audit=audit_step)
+
+    def _sweep(self, session: Session) -> None:
+        """Replay every step: an optimizer may have lost its state where no row shows it."""
+        last = min(self._last_step(session), int(self.run.steps.step[-1]))
+        passage, watch = sweep(session, self.judge, last, self._on_step)
+        self._take(passage)
+        bad, before = passage.bad, passage.before
+        if bad is None or before is None:
+            self._swept(session, passage)
+        elif bad.bad or bad.exception or not watch.fired:
+            self.found["reason"] = f"step {bad.step:,} goes bad in the replay"
+            self._located(session, passage)
+        else:
+            session.restore(before)
+            origin = audit_step(session, before=before)
+            if origin is None:
+                self._nothing_found()
+            else:
+                fault = SilentFault(step=bad.step, origin=origin, before=before)
+                self._silently_located(session, fault)
+
+    def _swept(self, session: Session, passage: Passage) -> None:
+        """No step of the replay is bad; is it the record?"""
+        gone = passage.departure
+        hit = find_hit(session, gone.step) if gone is not None and not session.tolerance else None
+        if gone is None or hit is None or hit.bit is None:
+            self._nothing_found()
+            return
+        self.found.update(
+            status=BisectStatus.LOCATED,
+            reason=f"{self.looked_at()}; the replay is not the record",
+            first_bad_step=gone.step,
+            root_step=gone.step,
+            reproduces=False,
+            replays=1,
+            persistence=Persistence.TRANSIENT,
+            origin=outside_origin(hit, gone, gone.step, session.recorded(gone.step) or {}),
+        )
 
     def _worth_a_look(self, session: Session) -> list[int]:
         """Steps to look into: the first and the last state, and what the log points at."""
@@ -363,6 +403,9 @@ class Inquiry:
         return looked_at(self.suspicion, self.states, self.sound, condition=text)
 
     # -- how it ends ---------------------------------------------------------------------------
+
+    def _on_step(self, first: int, step: int, last: int) -> None:
+        self._progress(f"replaying {first:,} → {last:,}", step - first, last - first + 1)
 
     def _progress(self, text: str, done: int, total: int) -> None:
         self.options.progress(text, done, total)
