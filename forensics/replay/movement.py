@@ -215,6 +215,18 @@ def state_counts(optimizer: Optimizer) -> dict[int, float]:
     return {id(p): _count(state) for p, state in optimizer.state.items() if state}
 
 
+def first_state(optimizer: Optimizer) -> tuple[int, float]:
+    """How many parameters have a state, and the step count of the first; -1 where it has none.
+
+    A count that lies on a device is not read.
+    """
+    first = next(iter(optimizer.state.values()), {})
+    count = first.get("step", -1.0) if hasattr(first, "get") else -1.0
+    if isinstance(count, Tensor):
+        count = float(count) if count.device.type == "cpu" else -1.0
+    return len(optimizer.state), float(count)
+
+
 def _count(state: Any) -> float:
     step = state.get("step") if hasattr(state, "get") else None
     return float(step) if isinstance(step, int | float | Tensor) else -1.0

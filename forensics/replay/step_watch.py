@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from forensics.record.parameters import learning_rates
 from forensics.replay.call_site import Parts, call_site
-from forensics.replay.movement import ParameterLook, enter, look_at, state_counts
+from forensics.replay.movement import ParameterLook, enter, first_state, look_at, state_counts
 
 _Look = Callable[[Optimizer], dict[int, ParameterLook]]
 
@@ -42,7 +42,8 @@ class OptimizerCall:
         found_inf: what a kernel that skips by itself was handed, shape (); or None.
         rates: learning rates in force.
         source_line: the user's line.
-        counts: step counts of its states as it was entered, by id of the parameter.
+        filled: how many states it had as it was entered, and the step count of the first.
+        counts: step counts of all its states, by id of the parameter; where it is measured.
         entry: its parameters as it was entered, by id; empty where nothing is measured.
         left: the same as it was left.
     """
@@ -53,6 +54,7 @@ class OptimizerCall:
     found_inf: Tensor | None
     rates: tuple[float, ...]
     source_line: str
+    filled: tuple[int, float] = (0, -1.0)
     counts: dict[int, float] = field(default_factory=dict)
     entry: dict[int, ParameterLook] = field(default_factory=dict)
     left: dict[int, ParameterLook] = field(default_factory=dict)
@@ -95,12 +97,14 @@ class StepEvents:
         scaled_steps: optimizers that ``GradScaler.step`` was called for, whether or not it
             stepped.
         updates: calls of ``GradScaler.update``.
+        cleared: calls of ``zero_grad``, of optimizers and modules.
     """
 
     scalers: dict[int, tuple[GradScaler, Tensor]] = field(default_factory=dict)
     unscaled: set[int] = field(default_factory=set)
     scaled_steps: list[tuple[Optimizer, str]] = field(default_factory=list)
     updates: int = 0
+    cleared: int = 0
     optimizers: list[OptimizerCall] = field(default_factory=list)
     schedulers: list[SchedulerCall] = field(default_factory=list)
     clips: list[ClipCall] = field(default_factory=list)
@@ -130,6 +134,10 @@ class StepWatch:
         self._stepping: GradScaler | None = None
         self._depth = 0
 
+    def reset(self) -> None:
+        """Begin the next step with nothing noted."""
+        self.events = StepEvents()
+
     @contextmanager
     def watching(self) -> Iterator[StepEvents]:
         """Hook everything, and unhook it at the end."""
@@ -142,6 +150,8 @@ class StepWatch:
                 ("update", self._update),
             ):
                 undo.enter_context(_wrapped(GradScaler, name, wrap))
+            for owner in (Optimizer, nn.Module):
+                undo.enter_context(_wrapped(owner, "zero_grad", self._clear))
             for kind in _scheduler_classes():
                 undo.enter_context(_wrapped(kind, "step", self._scheduler_step))
             if hasattr(clip_grad, "_clip_grads_with_norm_"):
@@ -187,6 +197,10 @@ class StepWatch:
         self.events.updates += 1
         return own(scaler, *rest, **kw)
 
+    def _clear(self, own: Callable[..., Any], owner: Any, *rest: Any, **kw: Any) -> Any:
+        self.events.cleared += 1
+        return own(owner, *rest, **kw)
+
     # -- optimizers and schedulers -------------------------------------------------------
 
     def _entered(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -201,6 +215,7 @@ class StepWatch:
                 found_inf=found_inf,
                 rates=learning_rates([optimizer]),
                 source_line=self._line(),
+                filled=first_state(optimizer),
                 counts=state_counts(optimizer) if self._measure else {},
                 entry=self._look(optimizer, enter),
             )
