@@ -72,12 +72,14 @@ def as_growth(origin: Origin, growth: Growth) -> Origin:
     if origin.kind is FaultKind.GROWTH:
         return origin
     link = ChainLink(phase="outside", what="growth", name=growth.signal)
-    module = origin.module
-    if origin.kind is FaultKind.NORM_OVERFLOW and not module:
-        module = origin.parameter.rpartition(".")[0]
+    phase, module = origin.phase, origin.module
+    if origin.kind is FaultKind.NORM_OVERFLOW:
+        # The norm is only where it shows first: activations and gradients of that layer grew.
+        phase, module = "forward", module or origin.parameter.rpartition(".")[0]
     return replace(
         origin,
         kind=FaultKind.GROWTH,
+        phase=phase,
         module=module,
         chain=(link, *origin.chain),
         summary=f"{origin.summary[:-1]}; {describe(growth)}.",

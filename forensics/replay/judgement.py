@@ -74,7 +74,7 @@ def norm_origin(facts: StepFacts) -> Origin | None:
     true = facts.arrived() / facts.scale
     return Origin(
         kind=FaultKind.NORM_OVERFLOW,
-        phase=str(Phase.CLIP),
+        phase=str(Phase.CLIP if lines else birth.phase),
         operator=birth.operator,
         module=birth.module,
         parameter=name,

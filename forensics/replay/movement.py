@@ -220,7 +220,7 @@ def first_state(optimizer: Optimizer) -> tuple[int, float]:
 
     A count that lies on a device is not read.
     """
-    first = next(iter(optimizer.state.values()), {})
+    first: Any = next(iter(optimizer.state.values()), {})
     count = first.get("step", -1.0) if hasattr(first, "get") else -1.0
     if isinstance(count, Tensor):
         count = float(count) if count.device.type == "cpu" else -1.0
