@@ -47,7 +47,7 @@ def spare_the_input(out: Path | None, paths: Iterable[str]) -> None:
     """
     if out is None or not os.path.isfile(out):
         return
-    for path in map(Path, paths):
+    for path in (Path(path) for path in paths if path != "-"):
         home = path if os.path.isdir(path) else path.parent
         parts = (home / name for name in (*STEP_LOGS, MANIFEST_NAME))
         if any(os.path.exists(part) and os.path.samefile(out, part) for part in (path, *parts)):

@@ -10,12 +10,14 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import output_options, put, spare_the_input
+from forensics.cli.reading_options import reading_of, reading_options
 from forensics.cli.streams import say
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
 from forensics.errors import ExitCode, InputError
 from forensics.render.output import choose_format, look_of, render
-from forensics.runlog.run import load_run
+from forensics.runlog.reading import Reading
+from forensics.runlog.run import load_joined, load_run
 from forensics.settings import SEVERITIES, Settings, check_rules, load_settings
 
 
@@ -35,6 +37,8 @@ from forensics.settings import SEVERITIES, Settings, check_rules, load_settings
     type=click.Path(),
     help="Settings. Default: the nearest forensics.toml, or pyproject.toml with [tool.forensics].",
 )
+@reading_options
+@click.option("--join", is_flag=True, help="The PATHs are parts of one run, oldest first.")
 @click.option("--verbose", "-v", is_flag=True, help="Every finding in full, every rule's outcome.")
 def report(
     paths: tuple[str, ...],
@@ -44,17 +48,26 @@ def report(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     config: str | None,
+    format_in: str,
+    mapping: tuple[str, ...],
+    join: bool,
     verbose: bool,
 ) -> ExitCode:
     """Say what went wrong in a run, and what to do about it.
 
-    PATH is a run directory or its steps.csv; several are told one after the other.
+    PATH is a run directory or its steps.csv, or a log of another program: a Trainer's state or
+    output, Megatron, DeepSpeed, Lightning, TensorBoard, W&B, any CSV or JSONL … It is known by what
+    is in it, may be gzip- or zstd-compressed, and `-` is standard input. Several are told one after
+    the other.
 
     \b
     Examples:
       forensics report runs/x
       forensics report runs/* --format json --out reports.json
       forensics report runs/x/steps.csv --fail-on error
+      forensics report trainer_state.json
+      tail -n +1 train.log | forensics report -
+      forensics report metrics.csv --map loss=train/total --map grad_l2_pre_clip=gnorm
 
     Exit code: 0 done, 1 findings at or above --fail-on, 2 a PATH that cannot be read.
     """
@@ -63,7 +76,7 @@ def report(
     check_rules(select, where="--select")
     check_rules(ignore, where="--ignore")
     chosen = replace(settings, select=select or settings.select, ignore=(*settings.ignore, *ignore))
-    diagnoses, errors = _diagnose_all(paths, chosen)
+    diagnoses, errors = _diagnose_all(paths, chosen, reading_of(format_in, mapping), join)
     form = choose_format(form, out)
     text = render(
         diagnoses,
@@ -86,14 +99,14 @@ def report(
 
 
 def _diagnose_all(
-    paths: Sequence[str], settings: Settings
+    paths: Sequence[str], settings: Settings, reading: Reading, join: bool
 ) -> tuple[list[Diagnosis], list[dict[str, str]]]:
     """The diagnosis of each run that can be read, and path and message of each that cannot."""
     diagnoses, errors = [], []
-    for path in paths:
+    for path in paths[:1] if join else paths:
         try:
             diagnosis = diagnose(
-                load_run(path),
+                load_joined(paths, reading) if join else load_run(path, reading),
                 select=settings.select,
                 ignore=settings.ignore,
                 thresholds=settings.thresholds,

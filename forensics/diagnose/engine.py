@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from forensics.diagnose.dating import dated
 from forensics.diagnose.finding import Diagnosis, Finding, Outcome, RuleOutcome
 from forensics.diagnose.rule import Rule
 from forensics.diagnose.signals import Signals
@@ -97,7 +98,7 @@ def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, li
     try:
         # NaN and Inf are our daily bread: numpy's warnings about them would be noise.
         with np.errstate(all="ignore"):
-            found = list(rule.find(signals, settings))
+            found = [dated(signals, finding) for finding in rule.find(signals, settings)]
             if not found and rule.too_little is not None:
                 reason = rule.too_little(signals, settings)
     except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others

@@ -10,13 +10,18 @@ import numpy as np
 
 from forensics.diagnose.finding import RunFacts
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, percent, span
+from forensics.diagnose.wording import number, percent, span, steps
+from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
 
 NOTABLE_SKIPS = 0.05
 """Share of skipped steps above which superseded rows are worth a word; the same share that makes a
 recording warn, and a healthy scaler stays far below it."""
+SURE = 0.9
+"""Confidence from which the reader of a foreign log is not worth a word."""
+MOST_BRACKETS = 6
+"""Stretches with skipped steps that are told one by one."""
 
 
 def facts_of(signals: Signals) -> RunFacts:
@@ -24,6 +29,7 @@ def facts_of(signals: Signals) -> RunFacts:
     run = signals.run
     rows = len(signals)
     manifest = run.manifest
+    learned = run.steps.facts or LogFacts()
     return RunFacts(
         path=str(run.path),
         steps=rows,
@@ -38,7 +44,23 @@ def facts_of(signals: Signals) -> RunFacts:
         repairs=tuple(repair.message for repair in run.repairs),
         superseded=tuple(_superseded(run)),
         missing=manifest.missing if manifest is not None else (),
+        interval=signals.interval,
+        unit=learned.unit,
+        doubt=learned.reason if learned.confidence < SURE else "",
+        learned=(*learned.notes, *_brackets(signals)),
     )
+
+
+def _brackets(signals: Signals) -> Iterator[str]:
+    """Skipped steps that the log dates only to the steps of a row."""
+    brackets = [b for b in signals.table.skip_brackets if b.last_step > b.first_step]
+    if not brackets:
+        return
+    told = [f"{b.count:,} in {b.first_step:,}–{b.last_step:,}" for b in brackets[:MOST_BRACKETS]]
+    more = len(brackets) - len(told)
+    told += [f"{sum(b.count for b in brackets[-more:]):,} later"] if more > 0 else []
+    total = sum(bracket.count for bracket in brackets)
+    yield f"skipped {steps(total)}: {', '.join(told)}"
 
 
 def _scaler(signals: Signals) -> bool | None:

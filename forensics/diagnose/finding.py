@@ -151,6 +151,10 @@ class RunFacts:
         repairs: what the reader mended, a clause each.
         superseded: what was wrong in rows that a resume replaced, a clause each.
         missing: what the recording could not write, a clause each.
+        interval: steps that a row usually covers; 1 where every step is logged.
+        unit: what rows count, ``step`` or ``epoch``.
+        doubt: by what a foreign log was recognised, where that is less than certain.
+        learned: what its reader inferred or put right, a clause each.
     """
 
     path: str
@@ -166,6 +170,10 @@ class RunFacts:
     repairs: tuple[str, ...] = ()
     superseded: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    interval: int = 1
+    unit: str = "step"
+    doubt: str = ""
+    learned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.series import Episode, median
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import factor, number, span, steps
+from forensics.diagnose.wording import factor, number, span
 from forensics.runlog.steps import BoolArray
 
 PAST = 1000
@@ -150,9 +150,8 @@ def stretch(signals: Signals, episode: Episode, bad: BoolArray, to_end: bool) ->
             return f"from step {first:,} on"
         return f"first at step {first:,}, and at every step from {settled:,} on"
     if episode.folded > 1:
-        return (
-            f"at {steps(episode.rows)} from {first:,} to {last:,}, in {episode.folded:,} stretches"
-        )
+        count = signals.told_rows(episode.rows)
+        return f"at {count} from {first:,} to {last:,}, in {episode.folded:,} stretches"
     return f"at {span(first, last)}" if every else f"at {episode.rows:,} of {span(first, last)}"
 
 

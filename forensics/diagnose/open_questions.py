@@ -9,6 +9,7 @@ from forensics.diagnose.next_command import can_replay
 from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
+from forensics.runlog.log_facts import PER_EPOCH
 
 CALM = 3.0
 """A norm within this factor of its median says that nothing grew before (as in the lead-up)."""
@@ -119,6 +120,14 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
         gaps.append("No loss column: spikes, divergence and plateaus could not be judged.")
     if not signals.has("grad_l2_pre_clip"):
         gaps.append("No gradient norms: explosion, vanishing and clipping could not be judged.")
-    if not signals.has("skipped") and not signals.has("scaler_scale"):
+    if not signals.skips_known.any() and not signals.has("scaler_scale"):
         gaps.append("Neither skips nor loss scale are logged: the scaler could not be judged.")
+    facts = signals.table.facts
+    if facts is not None and facts.unit == PER_EPOCH:
+        gaps.append("A row is an epoch: what happened within one could not be judged.")
+    elif signals.interval > 1:
+        gaps.append(
+            f"A row covers {signals.interval:,} steps: what happened within them could not be "
+            "judged."
+        )
     return tuple(gaps)

@@ -55,7 +55,8 @@ def read_scaler(signals: Signals) -> Scaling:
     own = falls.where(~written)
     skipped, said = _skipped(signals, own)
     skips = np.flatnonzero(skipped)
-    calibrating = _calibrating(signals.step, skips, starts, caps)
+    lost = np.maximum(signals.lost_steps[skips], 1)
+    calibrating = _calibrating(signals.step, skips, starts, caps, lost)
     leading = np.zeros(len(signals), dtype=bool)
     leading[skips[calibrating]] = True
     limits = _Limits(scales, starts, caps, active, policy.hysteresis if policy else 1)
@@ -70,6 +71,7 @@ def read_scaler(signals: Signals) -> Scaling:
         growths=growths,
         starts=starts,
         skips=skips,
+        lost=lost,
         calibrating=calibrating,
         calibration_ends=_calibration_ends(signals.step, skips, own, starts, caps),
         runs=_runs(skipped, said, leading, limits),
@@ -200,8 +202,8 @@ def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:
     A fall from one step to the next is an overflow even where the column does not say so: a fused
     optimizer skips inside its kernel, and many logs have no such column.
     """
-    said = signals.present("skipped")
-    skipped = signals.skipped & said
+    said = signals.skips_known
+    skipped = (signals.skipped | (signals.lost_steps > 0)) & said
     if not said.any():
         skipped[falls.rows] = True
         return skipped, np.broadcast_to(np.True_, skipped.shape)
@@ -218,13 +220,23 @@ def _caps(scales: ScaleLog, starts: IntArray, active: bool | None, patience: int
     return np.asarray(np.maximum(scales.since(starts), 0.0) + patience)
 
 
-def _calibrating(step: IntArray, skips: IntArray, starts: IntArray, caps: FloatArray) -> BoolArray:
-    """Which skips belong to a calibration: before 200 clean steps, and not more than its cap."""
+def _calibrating(
+    step: IntArray,
+    skips: IntArray,
+    starts: IntArray,
+    caps: FloatArray,
+    lost: IntArray | None = None,
+) -> BoolArray:
+    """Which skips belong to a calibration: before 200 clean steps, and not more than its cap.
+
+    ``lost`` is how many lost steps each of them is, one where it is not given.
+    """
     if len(skips) == 0:
         return np.zeros(0, dtype=bool)
     part = _part_of(starts, skips)
     first = np.searchsorted(skips, starts)
-    order = np.arange(len(skips)) - first[part]
+    total = np.concatenate(([0], np.cumsum(np.ones_like(skips) if lost is None else lost)))
+    order = total[:-1] - total[first[part]]
     clean = np.diff(step[skips], prepend=step[skips[0]])
     clean = np.where(order > 0, clean, step[skips] - step[starts[part]])
     ended = np.cumsum(clean > CALIBRATED)
@@ -288,14 +300,14 @@ def _routine(
     if active is False or not signals.norm_bad.any():
         return np.zeros(len(signals), dtype=bool)
     lost = signals.norm_bad | signals.skipped
-    said = signals.present("grad_l2_pre_clip") | signals.present("skipped")
+    said = signals.present("grad_l2_pre_clip") | signals.skips_known
     rows = np.flatnonzero(lost)
     leading = np.zeros(len(signals), dtype=bool)
     leading[rows] = _calibrating(signals.step, rows, starts, limits.caps)
     runs = _runs(lost, said, leading, limits)
     # A scale that falls while no skip is ever logged: the column does not mean what it says.
     mute = not signals.skipped.any() and len(falls) > 0
-    skipped = signals.skipped | ~signals.present("skipped") | mute
+    skipped = signals.skipped | ~signals.skips_known | mute
     skipped[falls.rows] = True
     taken = np.flatnonzero(signals.norm_bad & ~skipped)
     some_taken = np.searchsorted(taken, runs.last + 1) > np.searchsorted(taken, runs.first)

@@ -148,6 +148,7 @@ class Scaling:
         growths: the scale's growths.
         starts: rows where the run starts or resumes, ascending; empty in an empty log.
         skips: rows of lost steps (where no skips are logged, of the falls), shape (K,).
+        lost: how many lost steps each of them is: 1, or more where a row covers many; shape (K,).
         calibrating: which of ``skips`` belong to the calibration after a start, shape (K,).
         calibration_ends: row of the last skip or fall of each calibration, or -1; as ``starts``.
         runs: the runs of ``skips``.
@@ -167,6 +168,7 @@ class Scaling:
     growths: Moves
     starts: IntArray
     skips: IntArray
+    lost: IntArray
     calibrating: BoolArray
     calibration_ends: IntArray
     runs: SkipRuns
@@ -217,10 +219,18 @@ class Scaling:
         return self.falls.where(~self.is_calibrating(self.falls.rows) & ~self.written)
 
     def in_window(self, rows: IntArray, steps: int = WINDOW) -> IntArray:
-        """How many of the rows lie in the ``steps`` steps that end at each of them."""
+        """How many of the rows lie in the ``steps`` steps that end at each of them.
+
+        A row of many steps counts once for each step that was lost in it.
+        """
         at = self.step[rows]
         before = np.searchsorted(at, at - steps, side="right")
-        return np.asarray(np.arange(1, len(rows) + 1) - before, dtype=np.int64)
+        weight = np.ones(len(rows), dtype=np.int64)
+        if len(self.skips) and self.lost.max() > 1:
+            place = np.minimum(np.searchsorted(self.skips, rows), len(self.skips) - 1)
+            weight = np.where(self.skips[place] == rows, self.lost[place], 1)
+        total = np.concatenate(([0], np.cumsum(weight)))
+        return np.asarray(total[1:] - total[before], dtype=np.int64)
 
     def octaves_lost(self, steps: int = WINDOW) -> FloatArray:
         """Octaves lost, net of growth, in the ``steps`` steps that end at each counted fall."""

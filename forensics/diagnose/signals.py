@@ -15,6 +15,7 @@ from forensics.diagnose.parts import missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import merged, spread_out
+from forensics.diagnose.wording import counted
 from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import Run
@@ -192,9 +193,37 @@ class Signals:
         return self.column("scaler_scale")
 
     @cached_property
+    def interval(self) -> int:
+        """Steps that a row usually covers; 1 where every step is logged."""
+        return self.table.interval
+
+    def told_rows(self, count: int) -> str:
+        """A count of rows in words: steps where each is one, else rows."""
+        return counted(count, "step" if self.interval == 1 else "row")
+
+    @cached_property
+    def lost_steps(self) -> IntArray:
+        """How many of the steps of each row the optimizer did not take; shape (rows,)."""
+        lost = self.flag("skipped").astype(np.int64)
+        if "covered_steps" in self.table:
+            lost *= np.maximum(self.table["covered_steps"], 1)
+        if "skipped_steps" in self.table:
+            lost = np.where(self.present("skipped_steps"), self.table["skipped_steps"], lost)
+        return np.asarray(np.maximum(lost, 0), dtype=np.int64)
+
+    @cached_property
     def skipped(self) -> BoolArray:
-        """Did the optimizer not step?"""
-        return self.flag("skipped")
+        """Did the optimizer not step; in a row of many steps, in none of them?"""
+        if "skipped_steps" not in self.table:
+            return self.flag("skipped")
+        covered = np.maximum(self.column("covered_steps"), 1.0)
+        whole = self.lost_steps >= np.where(np.isfinite(covered), covered, 1.0)
+        return np.asarray((self.lost_steps > 0) & whole, dtype=bool)
+
+    @cached_property
+    def skips_known(self) -> BoolArray:
+        """Does the row say whether, or how many of, its steps were skipped? Shape (rows,)."""
+        return self.present("skipped") | self.present("skipped_steps")
 
     @cached_property
     def loss_bad(self) -> BoolArray:
@@ -243,6 +272,8 @@ class Signals:
         manifest = self.run.manifest
         if manifest is not None and manifest.precision:
             return manifest.precision
+        if self.table.facts is not None and self.table.facts.precision:
+            return self.table.facts.precision
         return "fp16" if self.scaler_active else ""
 
     @cached_property

@@ -132,7 +132,7 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
     if failed:
         gaps = (*gaps, f"rules that failed: {', '.join(failed)}")
     if rows < TOO_SHORT or not (signals.has("loss") or signals.has("grad_l2_pre_clip")):
-        summary = f"too little to judge: {step_count(rows)} logged"
+        summary = f"too little to judge: {signals.told_rows(rows)} logged"
         return Verdict(status=Status.INSUFFICIENT_DATA, summary=summary, undecided=gaps)
     return Verdict(status=Status.HEALTHY, summary=_healthy(signals, gaps), undecided=gaps)
 
@@ -148,8 +148,10 @@ def _raised(signals: Signals) -> str:
 
 
 def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:
-    skips = int(signals.skipped.sum())
+    skips = int(signals.lost_steps.sum())
     rows = len(signals)
+    if signals.interval > 1:
+        rows = signals.last_step - signals.table.first_of(0) + 1
     text = "healthy."
     if skips:
         text = f"healthy. {step_count(skips)} of {rows:,} skipped: the loss scaler at work."

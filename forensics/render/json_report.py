@@ -70,6 +70,10 @@ def _run(run: RunFacts) -> dict[str, Any]:
         "repairs": list(run.repairs),
         "superseded": list(run.superseded),
         "missing": list(run.missing),
+        "interval": run.interval,
+        "unit": run.unit,
+        "doubt": run.doubt,
+        "learned": list(run.learned),
     }
 
 

@@ -28,7 +28,8 @@ def facts_line(run: RunFacts) -> str:
     """``12,480 steps · fp16, GradScaler · clip at 1 · 3 h 12 min``: what is known of the run."""
     parts = [_extent(run)]
     if run.source_format != "forensics":
-        parts.append(f"read as {run.source_format}")
+        doubt = f" by its looks ({run.doubt})" if run.doubt else ""
+        parts.append(f"read as {run.source_format}{doubt}")
     scaler = {True: "GradScaler", False: "no loss scaler", None: ""}[run.scaler]
     if run.precision:
         wants_scaler = run.scaler or run.precision == "fp16"
@@ -43,14 +44,23 @@ def facts_line(run: RunFacts) -> str:
 
 
 def lost(run: RunFacts) -> list[str]:
-    """What the recording could not write, a line each."""
-    return [f"not recorded: {clause}" for clause in run.missing]
+    """What the recording could not write, and what its reader inferred, a line each."""
+    missing = [f"not recorded: {clause}" for clause in run.missing]
+    return [*missing, *(clause for clause in run.learned)]
 
 
 def _extent(run: RunFacts) -> str:
     """How many steps, and which where they are not simply the first so many."""
     if run.first_step is None or run.last_step is None:
         return "no steps"
+    if run.unit != "step":
+        count = f"{run.steps:,} {_plural(run.unit, run.steps)}"
+        return f"{count}, {run.first_step:,} to {run.last_step:,}" if run.first_step else count
+    if run.interval > 1:
+        return (
+            f"{run.steps:,} {_plural('row', run.steps)}, one every {run.interval:,} steps, "
+            f"{run.first_step:,} to {run.last_step:,}"
+        )
     if (run.first_step, run.last_step) == (0, run.steps - 1):
         return steps(run.steps)
     if run.steps == 1:

@@ -110,6 +110,7 @@ class Manifest:
         post_clip: ``measured`` at optimizer entry, or ``derived`` from the coefficient.
         optimizer: ``{"name", "flavour", ...}``; flavour is foreach, fused or single.
         schedule: ``{"name", "warmup_steps", "total_steps", ...}``.
+        recording: what was recorded how often, as ``RecordOptions`` names it; a resume goes on so.
         columns: all columns of steps.csv in order.
         arrival_order: parameter names in the order their gradients arrive in backward.
         missing: what could not be recorded, one clause each (disk full, unwritable file).
@@ -131,6 +132,7 @@ class Manifest:
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
     scaler: ScalerPolicy | None = None
+    recording: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     parameters: tuple[ParameterInfo, ...] = ()
     arrival_order: tuple[str, ...] = ()

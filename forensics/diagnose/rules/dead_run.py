@@ -26,7 +26,7 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import last_true
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import percent, steps
+from forensics.diagnose.wording import percent
 from forensics.runlog.steps import BoolArray
 
 
@@ -50,12 +50,13 @@ def dead_run(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     if len(tail) < thresholds.least or _is_routine(signals, start, bad, len(tail)):
         return
     first = int(tail[0])
-    share = len(tail) / max(int(written.sum()), 1)
+    share = percent(len(tail) / max(int(written.sum()), 1))
+    lost = signals.told_rows(len(tail))
     yield Finding(
         rule="dead-run",
         severity=Severity.CRITICAL,
         message=f"nothing was learned from step {signals.step_at(first):,} on: all "
-        f"{steps(len(tail))} until the end {_fate(signals, tail)} ({percent(share)} of the run)",
+        f"{lost} until the end {_fate(signals, tail)} ({share} of the run)",
         first_step=signals.step_at(first),
         last_step=signals.last_step,
         evidence=tuple(

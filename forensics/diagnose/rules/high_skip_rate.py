@@ -64,7 +64,7 @@ class _Alarm:
     folded: int
 
 
-@rule(thresholds=Thresholds, needs=("skipped|scaler_scale",))
+@rule(thresholds=Thresholds, needs=("skipped|scaler_scale|skipped_steps",))
 def high_skip_rate(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of too many skips."""
     scaling = signals.scaling
@@ -130,7 +130,6 @@ def _alarm(
     later = events[events >= end]
     gaps = np.flatnonzero(np.diff(step[later]) > thresholds.quiet)
     last = int(later[gaps[0] if len(gaps) else -1]) if len(later) else end
-    skips = scaling.skips[(scaling.skips >= start) & (scaling.skips <= last)]
     inside = (scaling.counted >= start) & (scaling.counted <= last)
     counts = scaling.in_window(scaling.counted)[inside]
     runs = scaling.runs
@@ -138,7 +137,7 @@ def _alarm(
     return _Alarm(
         first=start,
         last=max(last, end),
-        skips=len(skips),
+        skips=int(scaling.lost[(scaling.skips >= start) & (scaling.skips <= last)].sum()),
         peak=int(counts.max(initial=0)),
         limit=limit,
         run=int(long.max(initial=0)),

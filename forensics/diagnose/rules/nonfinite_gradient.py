@@ -33,7 +33,7 @@ from forensics.diagnose.onset import against_growth, damage, diverging, lasts, o
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, steps
+from forensics.diagnose.wording import number
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _perhaps_routine(signals: Signals, all_of_them: Episode) -> Finding:
     first, last = signals.step_at(all_of_them.first), signals.step_at(all_of_them.last)
     kind = number(float(signals.norm[all_of_them.first]))
     where = f"step {first:,}" if first == last else f"{first:,} to {last:,}"
-    count = "" if all_of_them.rows == 1 else f"{steps(all_of_them.rows)} from "
+    count = "" if all_of_them.rows == 1 else f"{signals.told_rows(all_of_them.rows)} from "
     return Finding(
         rule="nonfinite-gradient",
         severity=Severity.INFO,

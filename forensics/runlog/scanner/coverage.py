@@ -27,8 +27,8 @@ def with_interval(table: StepTable, facts: LogFacts) -> StepTable:
     if usual <= 1:
         return table
     covered = np.minimum(np.diff(step, prepend=step[0] - usual), usual)
-    if facts.step_base is not None:
-        covered = np.minimum(covered, np.maximum(step - facts.step_base + 1, 1))
+    base = facts.step_base or 0  # a row of step 0 covers no step before it
+    covered = np.where(step >= base, np.minimum(covered, step - base + 1), 1)
     values = np.zeros(len(table), dtype=np.int64)
     values[training] = covered
     columns = dict(table.columns)

@@ -180,10 +180,6 @@ def with_lr_skips(
     columns = dict(table.columns)
     columns["skipped_steps"] = Column(found.skipped, found.known)
     table = replace(table, columns=columns)
-    total = int(found.skipped.sum())
-    if not total:
+    if not found.skipped.any():
         return table, ""
-    return table, (
-        f"the learning rate stood still for {total:,} of the steps: "
-        "those were skipped, between the records given"
-    )
+    return table, "skipped steps are read from the learning rate, which stood still for them"
