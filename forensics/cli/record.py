@@ -42,7 +42,9 @@ _SETTINGS = ("steps", "seed", "precision", "device", "accumulation")
 @click.option("--device", help="auto, cpu, cuda, cuda:1 or mps.")
 @click.option("--max-norm", metavar="NUMBER", help="Clip threshold; none to clip nothing.")
 @click.option("--accumulation", type=int, help="Micro-batches an optimizer step.")
-@click.option("--resume", is_flag=True, help="Continue the run in --out, with its own settings.")
+@click.option(
+    "--resume", is_flag=True, help="Continue the run in --out, with its own settings and options."
+)
 @click.option("--overwrite", is_flag=True, help="Remove the run in --out and begin anew.")
 @click.option(
     "--checkpoint-every", type=int, default=100, show_default=True, help="Steps; 0: none."
@@ -93,6 +95,8 @@ def record(recipe: str | None, listing: bool, print_config: bool, **given: Any) 
         raise click.UsageError("name a RECIPE; `forensics record --list` shows them")
     chosen = find_recipe(recipe)
     out = given["out"] or Path("runs") / chosen.name
+    if given["resume"]:
+        given |= _recorded_options(out, _given_by_hand())
     config = _config(chosen, out, given)
     if print_config:
         write_stdout(to_toml(config.to_dict()))
@@ -139,6 +143,31 @@ def _recorded_config(out: Path, recipe: str) -> dict[str, Any]:
     recorded = read_manifest(out).recipe
     config = recorded.get("config") if recorded.get("name") in (None, recipe) else None
     return config if isinstance(config, dict) else {}
+
+
+def _given_by_hand() -> set[str]:
+    """The options that the command line names itself."""
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    return {name for name in context.params if context.get_parameter_source(name) is typed}
+
+
+def _recorded_options(out: Path, typed: set[str]) -> dict[str, Any]:
+    """What the run in ``out`` was recorded with, but for what the command line says anew."""
+    from forensics.record.options import KEPT, OPTIONAL_EXTRAS
+    from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
+
+    if not (out / MANIFEST_NAME).exists():
+        return {}
+    manifest = read_manifest(out)
+    recorded: dict[str, Any] = {
+        name: value
+        for name, value in manifest.recording.items()
+        if name in KEPT and type(value) is KEPT[name]
+    }
+    columns = [name for name in manifest.columns if name in OPTIONAL_EXTRAS]
+    recorded["extras"] = ",".join(map(str, recorded.get("extras") or columns))
+    return {name: value for name, value in recorded.items() if name not in typed}
 
 
 def _options(reference: str, out: Path, given: dict[str, Any]) -> RecordOptions:

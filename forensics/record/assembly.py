@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,29 +19,41 @@ from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run
 from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.rng import seed_everything, seeds_of
+from forensics.record.unread_settings import WatchedSettings, complaint
 from forensics.runlog.manifest import Manifest
 
 
 def assemble(
-    recipe: Recipe, config: Config, precision: Precision, device: torch.device
+    recipe: Recipe,
+    config: Config,
+    precision: Precision,
+    device: torch.device,
+    say: Callable[[str], None] | None = None,
 ) -> Training:
     """Seed every generator and build the training, its model on ``device``.
 
     Where the recipe has no scaler or EMA of its own, the ones that the config asks for are put
-    in; the scaler is a disabled one where the precision needs none.
+    in; the scaler is a disabled one where the precision needs none. ``say`` is told of settings
+    that were changed and that the recipe does not read.
 
     Raises:
         TrainingRaisedError: the recipe raised.
     """
     seed_everything(config.seed)
-    recipe.config = config
+    watched = WatchedSettings(config)
+    recipe.config = watched.config
     try:
-        training = recipe.build(config)
+        training = recipe.build(watched.config)
         training.model.to(device)
     except ForensicsError:
         raise
     except Exception as error:
         raise TrainingRaisedError(told(error), where=f"building {recipe.name}") from error
+    finally:
+        recipe.config = config
+    unread = watched.unread(recipe.defaults)
+    if unread and say is not None:
+        say(complaint(recipe.name, unread))
     if training.scaler is None:
         training.scaler = make_scaler(config.scaler, device, enabled=precision.uses_scaler)
     if training.ema is None and config.ema_decay is not None:

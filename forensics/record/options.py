@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from forensics.errors import UsageError
 
@@ -50,6 +52,23 @@ class KeepPolicy:
             )
         return cls(**found)
 
+    def __str__(self) -> str:
+        """The text that ``parse`` takes back."""
+        return f"last:{self.last},every:{self.every}" if self.every else f"last:{self.last}"
+
+
+KEPT: Mapping[str, type] = {
+    "checkpoint_every": int,
+    "keep": str,
+    "snapshot_every": int,
+    "activations": bool,
+    "extras": list,
+    "log_every": int,
+    "abort_on_skip_rate": bool,
+}
+"""Options that belong to the run and not to one command, with their types in ``run.json``, from
+which a resume takes them."""
+
 
 @dataclass(frozen=True)
 class RecordOptions:
@@ -85,6 +104,11 @@ class RecordOptions:
     max_skip_rate: float = 0.05
     max_skips_in_a_row: int = 100
     recipe_file: Path | None = None
+
+    def to_manifest(self) -> dict[str, Any]:
+        """What a resume goes on with, for ``run.json``."""
+        plain = {name: getattr(self, name) for name in KEPT}
+        return {**plain, "keep": str(KeepPolicy.parse(self.keep)), "extras": list(self.extras)}
 
     def __post_init__(self) -> None:
         if self.resume and self.overwrite:

@@ -170,10 +170,11 @@ def _set_up(recipe: Recipe, config: Config, options: RecordOptions, say: Say) ->
     """Build the training."""
     device = choose_device(config.device, say)
     precision = choose_precision(config.precision, device, say)
-    training = assemble(recipe, config, precision, device)
+    training = assemble(recipe, config, precision, device, say)
     if recipe.step is None:
         precision.check(training.scaler)
     manifest = describe_recording(recipe, config, training, precision, options.recipe_file)
+    manifest = replace(manifest, recording=options.to_manifest())
     return _Setting(recipe, config, options, say, device, precision, training, manifest)
 
 
@@ -277,7 +278,7 @@ def _continue(setting: _Setting, point: ResumePoint) -> Manifest:
     if point.state is not None:
         restore_state(setting.training, point.state, where=point.path)
     supersede(out, point.step)
-    return replace(before, recipe=now.recipe, schedule=now.schedule)
+    return replace(before, recipe=now.recipe, schedule=now.schedule, recording=now.recording)
 
 
 @contextmanager

@@ -290,6 +290,41 @@ def test_ctrl_c_leaves_the_run_and_says_how_to_go_on(home, capsys, monkeypatch):
     assert len(load_run(home / "runs" / "healthy-mlp").steps) == 9
 
 
+def test_a_resume_goes_on_with_the_options_of_the_run(home, capsys):
+    first = ("--steps", "20", "--checkpoint-every", "5", "--keep", "last:2,every:10")
+    more = ("--snapshot-every", "4", "--extras", "update_l2", "--activations")
+    assert record("healthy-mlp", *first, *more, "--out", "x") == 0
+    assert record("healthy-mlp", "--out", "x", "--resume", "--steps", "40") == 0
+    run = load_run(home / "x")
+    assert run.steps.present("update_l2").all()
+    assert {24, 28, 32, 36} <= set(run.params.matrix("grad_l2").steps.tolist())
+    assert {10, 20, 30, 35, 40} <= {one.step for one in run.checkpoints}
+    assert run.activations is not None
+    # What the command line says anew wins, and the run remembers it.
+    arguments = ("--resume", "--steps", "50", "--snapshot-every", "0")
+    assert record("healthy-mlp", "--out", "x", *arguments) == 0
+    kept = read_manifest(home / "x").recording
+    assert (kept["snapshot_every"], kept["checkpoint_every"]) == (0, 5)
+    assert max(load_run(home / "x").params.matrix("grad_l2").steps) == 36
+
+
+def test_a_resume_of_a_run_that_does_not_say_takes_its_columns(home, capsys):
+    assert record("healthy-mlp", "--steps", "6", "--extras", "param_l2", "--out", "x") == 0
+    path = home / "x" / "run.json"
+    manifest = json.loads(path.read_text())
+    manifest["recording"] = {"keep": 5, "checkpoint_every": "often", "unheard": [1]}
+    path.write_text(json.dumps(manifest))
+    assert record("healthy-mlp", "--out", "x", "--resume", "--steps", "9") == 0
+    assert load_run(home / "x").steps.present("param_l2").all()
+
+
+def test_a_setting_that_the_recipe_does_not_read_is_said(home, capsys):
+    (home / "deaf.py").write_text(RECIPE.replace("config.optimizer.lr", "0.05"))
+    assert record("deaf.py:mine", "--steps", "2", "--set", "optimizer.lr=0.5") == 0
+    _, err = told(capsys)
+    assert [line for line in err if "does not read optimizer.lr" in line] == [err[-1]]
+
+
 def documented(language):
     """The code blocks of the page on recording."""
     return re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)

@@ -1,9 +1,10 @@
+import json
 from pathlib import Path
 
 import pytest
 
 from forensics.errors import UsageError
-from forensics.record.options import KeepPolicy, RecordOptions
+from forensics.record.options import KEPT, KeepPolicy, RecordOptions
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,16 @@ def test_options_that_contradict_or_do_not_exist_are_refused():
         RecordOptions(out, log_every=0)
     with pytest.raises(UsageError, match="snapshot_every"):
         RecordOptions(out, snapshot_every=-1)
+
+
+def test_what_a_resume_goes_on_with_is_plain_and_read_back() -> None:
+    options = RecordOptions(
+        Path("x"), checkpoint_every=7, keep="every:50,last:2", extras=("update_l2",), log_every=5
+    )
+    kept = options.to_manifest()
+    assert json.loads(json.dumps(kept)) == kept
+    assert kept["keep"] == "last:2,every:50"
+    assert {name: type(value) for name, value in kept.items()} == KEPT
+    again = RecordOptions(Path("x"), **{**kept, "extras": tuple(kept["extras"])})
+    assert again.to_manifest() == kept
+    assert KeepPolicy.parse(str(KeepPolicy(4))) == KeepPolicy(4)
