@@ -33,7 +33,8 @@ class HealthScan:
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         names = {id(p): name for name, p in model.named_parameters()}
-        self._owner = {f"model.{name}": name for name in names.values()}
+        tied = model.named_parameters(remove_duplicate=False)
+        self._owner = {f"model.{name}": names[id(p)] for name, p in tied}
         self._owner |= {f"ema.shadow.{name}": name for name in names.values()}
         for i, optimizer in enumerate(optimizers):
             members = [p for group in optimizer.param_groups for p in group["params"]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus, CheckpointVerdict
 from forensics.diagnose.state_health import StateHealth
+from forensics.diagnose.wording import counted
 from forensics.errors import InputError, UsageError
 from forensics.replay.bisection import Ending, Judgement, SearchResult, State, search
 from forensics.replay.checkpoint_health import (
@@ -57,7 +58,7 @@ def bisect_health(
     judge = StateJudge(series.candidates, verify=verify, progress=progress)
     known = {i: j for i, j in judge.known().items() if within[0] <= i <= within[1]}
     try:
-        found = search(len(series.candidates), judge.test, known=known, within=within)
+        found = _oldest(len(series.candidates), judge, known, within)
     except KeyboardInterrupt:
         return BisectionResult(
             path=str(folder),
@@ -126,6 +127,20 @@ class StateJudge:
         )
 
 
+def _oldest(
+    count: int, judge: StateJudge, known: dict[int, Judgement], within: tuple[int, int]
+) -> SearchResult:
+    """Search; where health files contradict each other, again before the oldest bad state."""
+    found = search(count, judge.test, known=known, within=within)
+    while found.ending is Ending.FOUND and found.first_bad is not None:
+        answers = {probe.index: probe.judgement for probe in found.history}
+        oldest = min(i for i, answer in answers.items() if answer.state is State.BAD)
+        if oldest >= found.first_bad:
+            break
+        found = search(count, judge.test, known=answers, within=(within[0], oldest))
+    return found
+
+
 def _within(
     series: Series, from_step: int | None, until_step: int | None, folder: Path
 ) -> tuple[int, int]:
@@ -155,7 +170,7 @@ def _result(
     return BisectionResult(
         path=str(folder),
         status=BisectStatus.LOCATED if located else BisectStatus.NOT_BISECTABLE,
-        reason=_reason(found, candidates, series.unit, answers),
+        reason=_reason(found, candidates, series.unit, answers, len(judge.answers)),
         checkpoints=_verdicts(candidates, answers),
         bad_tensors=tuple(tensor.name for tensor in bad),
         missing=_missing(candidates[anchor]) if anchor is not None else (),
@@ -170,9 +185,10 @@ def _reason(
     candidates: Sequence[Candidate],
     unit: Unit,
     answers: dict[int, Judgement],
+    opened: int,
 ) -> str:
     count = len(candidates)
-    looked = f"{found.loads} of {count} looked into" if found.loads else "by their health files"
+    looked = f"{opened} of {count} looked into" if opened else "by their health files"
     if found.ending is Ending.FOUND:
         return f"judged by health alone, without a recipe; {looked}"
     if found.ending is Ending.ALL_GOOD:
@@ -242,8 +258,8 @@ def _notes(found: SearchResult, candidates: Sequence[Candidate], unit: Unit) -> 
         )
     if found.untestable:
         notes.append(
-            f"{len(found.untestable)} states between the last good and the first bad one could "
-            "not be read: the change may lie in any of them."
+            f"{counted(len(found.untestable), 'state')} between the last good and the first bad "
+            "one could not be read: the change may lie there as well."
         )
     if found.ending is Ending.FOUND and found.first_bad is not None and found.last_good is not None:
         low, high = candidates[found.last_good].number, candidates[found.first_bad].number

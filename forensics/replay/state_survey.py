@@ -9,6 +9,7 @@ from collections.abc import Collection
 from torch import Tensor
 
 from forensics.diagnose.state_health import BadValue, StateHealth
+from forensics.diagnose.wording import counted
 from forensics.record.health import is_bad, largest_by_kind
 from forensics.replay.saved_states import SavedState, StateValue, roles
 from forensics.replay.tensor_scan import Scan, looks_like_a_mask, scan_tensor
@@ -95,8 +96,10 @@ class Survey:
         """What was found in the state whose values were taken."""
         notes = list(state.notes)
         if self._absent:
+            verb, them = ("is", "it") if self._absent == 1 else ("are", "them")
             notes.append(
-                f"{self._absent} tensors are on the meta device: nothing is stored of them."
+                f"{counted(self._absent, 'tensor')} {verb} on the meta device: nothing is stored "
+                f"of {them}."
             )
         return StateHealth(
             path=state.path,

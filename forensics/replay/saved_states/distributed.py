@@ -19,7 +19,7 @@ from forensics.replay.saved_states.inert_pickle import Built, InertPickleError, 
 from forensics.replay.saved_states.mapped_file import MappedFile
 from forensics.replay.saved_states.resume_parts import missing_parts
 from forensics.replay.saved_states.saved_state import SavedState, StateValue
-from forensics.replay.saved_states.state_tree import leaves
+from forensics.replay.saved_states.state_tree import leaves, refusing
 from forensics.replay.saved_states.stored_tensor import StoredTensor
 from forensics.replay.saved_states.torch_file import read_torch_file
 from forensics.replay.saved_states.zip_records import Window
@@ -143,14 +143,14 @@ def _values(folder: Path, items: list[_Item], *, wrapped: bool) -> Iterator[Stat
         if file is None or file.path != path:
             file = MappedFile(path, folder)
         tree = read_torch_file(Window(file, item.start, item.length)).tree
-        for inner, leaf in leaves(tree):
-            name = ".".join((item.name, *inner))
-            kind = _kind(name, wrapped)
-            owner = _inner(name, wrapped) if kind == roles.PARAM else _owner(name, parameters)
-            if parts_of[item.name] > 1:
-                name += f" (part at {', '.join(map(str, item.offsets))})"
-            value = leaf.open() if isinstance(leaf, StoredTensor) else leaf
-            yield StateValue(name, kind, owner, value)
+        part = f" (part at {', '.join(map(str, item.offsets))})" if parts_of[item.name] > 1 else ""
+        with refusing(path):
+            for inner, leaf in leaves(tree):
+                name = ".".join((item.name, *inner))
+                kind = _kind(name, wrapped)
+                owner = _inner(name, wrapped) if kind == roles.PARAM else _owner(name, parameters)
+                value = leaf.open() if isinstance(leaf, StoredTensor) else leaf
+                yield StateValue(name + part, kind, owner, value)
 
 
 def _kind(name: str, wrapped: bool) -> str:
@@ -199,12 +199,11 @@ def _items(folder: Path) -> list[_Item]:
         )
         state = found.state
         items = [_item(key, info) for key, info in state["storage_data"].items()]
-        declared = state["state_dict_metadata"]
+        _check_whole(state["state_dict_metadata"], items, path)
     except InertPickleError as error:
         raise InputError(str(error), where=path) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError("is no metadata of a distributed checkpoint", where=path) from error
-    _check_whole(declared, items, path)
     return items
 
 

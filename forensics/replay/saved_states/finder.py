@@ -16,7 +16,7 @@ from forensics.replay.saved_states.sharded import is_sharded_folder, open_sharde
 from forensics.replay.saved_states.step_names import Position, Unit, position_in_name
 from forensics.replay.saved_states.torch_state import open_torch_state
 
-SUFFIXES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
+SUFFIXES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar", ".th"))
 _SIDE_FILES = frozenset(
     [
         "optimizer.pt",
@@ -66,8 +66,10 @@ def open_state(path: Path, root: Path | None = None) -> SavedState:
             refuse_outside(path, root)
         if path.is_dir():
             return _open_folder(path)
+        if path.exists() and not path.is_file():
+            raise InputError("is no regular file", where=path)
         with path.open("rb") as file:
-            head = file.read(9) if path.is_file() else b""
+            head = file.read(9)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot be opened ({reason})", where=path) from error

@@ -10,6 +10,7 @@ names is looked up, so nothing in it can run, whatever it holds.
 from __future__ import annotations
 
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import IO, Any, Protocol, cast
 
@@ -62,6 +63,13 @@ def read_pickle(
             something that is not allowed.
     """
     machine = Machine(persistent, reducers or {}, allowed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # odd escapes in damaged texts
+        return _value(machine, stream)
+
+
+def _value(machine: Machine, stream: Stream) -> Any:
+    """Run a pickle on the machine."""
     try:
         for count, (opcode, arg, _) in enumerate(pickletools.genops(cast("IO[bytes]", stream))):
             if count >= MOST_OPCODES:

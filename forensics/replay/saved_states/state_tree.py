@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from forensics.errors import InputError
 from forensics.replay.saved_states.inert_pickle import Built
 from forensics.replay.saved_states.stored_tensor import StoredTensor
 from forensics.replay.saved_states.torch_objects import COMPOUND
@@ -20,6 +23,17 @@ _OF_NO_INTEREST = ("numpy", "collections", "_codecs", COMPOUND)
 _ARRAY_TYPES = frozenset(["f2", "f4", "f8", "c8", "c16"])
 
 Leaf = tuple[tuple[str, ...], StoredTensor | Tensor | float]
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn what goes wrong on the way through a file's tree into the one error for users."""
+    try:
+        yield
+    except TooDeepError as error:
+        raise InputError("is nested more deeply than any training's state", where=path) from error
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"is damaged: {error}", where=path) from error
 
 
 class TooDeepError(Exception):

@@ -17,6 +17,8 @@ from forensics.replay.saved_states.zip_records import Record, Window, records
 
 LARGEST_PICKLE = 256 << 20
 """Bytes of the part without tensors."""
+LONGEST_LINE = 1 << 16
+"""Bytes of a line of text in a pickle: a number, or the name of a global."""
 MOST_CLAIMED = 16
 """Bytes that all tensors may claim for each byte of the file: shared weights are counted twice."""
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -160,10 +162,10 @@ class _Bounded:
         return found
 
     def readline(self) -> bytes:
-        line = b""
-        while not line.endswith(b"\n") and (byte := self.read(1)):
-            line += byte
-        return line
+        """Up to the next newline, where there is one within what any line of a pickle takes."""
+        most = min(LONGEST_LINE, self._window.length - self._at)
+        text = self._window.read(self._at, most)
+        return self.read(text.find(b"\n") + 1 or most)
 
     def tell(self) -> int:
         return self._at

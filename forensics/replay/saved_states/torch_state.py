@@ -15,7 +15,7 @@ from forensics.replay.saved_states.mapped_file import MappedFile
 from forensics.replay.saved_states.owners import KnownParameters, owners_of
 from forensics.replay.saved_states.resume_parts import missing_parts, roles_in
 from forensics.replay.saved_states.saved_state import SavedState, StateValue
-from forensics.replay.saved_states.state_tree import TooDeepError, built_names, leaves
+from forensics.replay.saved_states.state_tree import built_names, leaves, refusing
 from forensics.replay.saved_states.stored_tensor import StoredTensor
 from forensics.replay.saved_states.torch_file import read_torch_file
 from forensics.replay.saved_states.torch_objects import COMPOUND
@@ -70,14 +70,10 @@ def tree_values(
         known: what a manifest says of the model.
     """
     namer = _Namer(tree, prefix, known)
-    try:
+    with refusing(path):
         for parts, leaf in leaves(tree):
             value = leaf.open() if isinstance(leaf, StoredTensor) else leaf
             yield namer.named((prefix, *parts) if prefix else parts, value)
-    except TooDeepError as error:
-        raise InputError("is nested more deeply than any training's state", where=path) from error
-    except (ValueError, RuntimeError) as error:
-        raise InputError(f"is damaged: {error}", where=path) from error
 
 
 class _Namer:
@@ -96,7 +92,8 @@ class _Namer:
             kind = roles.kind_of(parts[1:], bare=True)
         else:
             kind = roles.kind_of(parts, bare=self._bare)
-        inner = name if self._bare else name.partition(".")[2] or name
+        top = self._bare or parts[0] in _MODULE_PARTS
+        inner = name if top else name.partition(".")[2] or name
         if kind == roles.EMA:
             inner = inner.removeprefix("shadow.").removeprefix("module.")
         if self._known and kind in (roles.PARAM, roles.BUFFER) and parts[0] == "model":
