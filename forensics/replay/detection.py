@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from forensics.diagnose.bisection_result import Departure
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.replayed_step import ReplayedStep
-from forensics.replay.session import Session
+from forensics.replay.session import Session, Trace
 
 IsBad = Callable[[ReplayedStep], bool]
 OnStep = Callable[[int], None]
@@ -70,12 +70,14 @@ class Detector:
         is_bad: judges a step by its row.
         deep: look at the state at waypoints too, where not the row but the state may go bad.
         on_step: told each step.
+        trace: wraps every step, as ``Session.run_step`` takes it.
     """
 
     session: Session
     is_bad: IsBad
     deep: bool = True
     on_step: OnStep = field(default=lambda step: None)
+    trace: Trace | None = None
     passage: Passage = field(default_factory=lambda: Passage(first=0, last=-1), init=False)
     """Of the replay under way: what is known when it is interrupted."""
     _waypoint: MemoryState | None = field(default=None, init=False)
@@ -126,7 +128,7 @@ class Detector:
                 self._waypoint = session.capture()
                 plan.took(time.perf_counter() - began)
             self.on_step(step)
-            last = session.run_step(check_state=False)
+            last = session.run_step(trace=self.trace, check_state=False)
             self._compare(passage, last)
             if last.exception or self.is_bad(last):
                 return self._found(last, ())

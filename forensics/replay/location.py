@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
-from forensics.record.readback import read_scalars
-from forensics.record.tensor_norms import l2_norms
 from forensics.replay.detection import Detector
 from forensics.replay.narrowing import Suspicion
 from forensics.replay.row_judge import RowJudge
@@ -86,14 +82,6 @@ def _affordable(root: int, step: int, states: StateSearch) -> bool:
     near = max(s for s in steps if s <= step)
     far = max(s for s in steps if s <= root)
     return near - far <= max(AFFORDABLE, AFFORDABLE_FACTOR * (step - near))
-
-
-@torch.no_grad()
-def parameter_norms(session: Session) -> dict[str, float]:
-    """The L2 norm of every parameter before the next step, by name."""
-    named = [(name, p.detach()) for name, p in session.model.named_parameters() if p.numel()]
-    norms = read_scalars(l2_norms([value for _, value in named]))
-    return dict(zip([name for name, _ in named], norms, strict=True))
 
 
 def stand_before(session: Session, wanted: Range, judge: RowJudge, on_step: OnStep) -> Detector:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from forensics.diagnose.bisection_result import Origin
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.session import Session
-from forensics.replay.suspects import Audit
+from forensics.replay.step_forensics import audit_step
 
 OnStep = Callable[[str, int, int], None]
 
@@ -40,13 +40,11 @@ class SilentSearch:
 
     Attributes:
         session: to replay with.
-        audit: runs the session's next step and tells what was applied wrongly in it, or None.
         progress: told what is under way.
         sound: steps that were looked into and found sound, ascending.
     """
 
     session: Session
-    audit: Audit
     progress: OnStep
     sound: list[int] = field(default_factory=list)
 
@@ -64,7 +62,7 @@ class SilentSearch:
     def _look_into(self, step: int) -> SilentFault | None:
         self._stand_before(step)
         before = self.session.capture()
-        origin = self.audit(self.session)
+        origin = audit_step(self.session, before=before)
         if origin is None:
             return None
         return SilentFault(step=step, origin=origin, before=before)

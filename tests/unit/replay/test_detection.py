@@ -67,7 +67,7 @@ class FakeSession:
     def bad_state(self) -> tuple[str, ...]:
         return ("param:w",) if self.poisoned else ()
 
-    def run_step(self, *, check_state: bool) -> ReplayedStep:
+    def run_step(self, *, trace: Any, check_state: bool) -> ReplayedStep:
         assert not check_state
         step, self.step_index = self.step_index, self.step_index + 1
         self.steps_run += 1
@@ -195,9 +195,9 @@ def test_waypoints_take_their_share_of_the_time_and_no_more(
     monkeypatch.setattr(detection.time, "perf_counter", lambda: clock[0])
 
     class Slow(FakeSession):
-        def run_step(self, *, check_state: bool) -> ReplayedStep:
+        def run_step(self, *, trace: Any, check_state: bool) -> ReplayedStep:
             clock[0] += 1.0
-            return super().run_step(check_state=check_state)
+            return super().run_step(trace=trace, check_state=check_state)
 
         def capture(self) -> Copy:
             clock[0] += 3.0

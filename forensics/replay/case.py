@@ -1,0 +1,185 @@
+"""One bisection under way: what is known so far, and how a bad step that was found is proven.
+
+What is known is kept as it comes, for an interrupt may come any time and still gets an answer.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from forensics.diagnose.bisection_result import (
+    BisectionResult,
+    BisectStatus,
+    Departure,
+    Origin,
+)
+from forensics.errors import ForensicsError
+from forensics.replay.bisect_options import Options
+from forensics.replay.bisection_answer import answer_of, looked_at
+from forensics.replay.capsule.writing import write_capsule
+from forensics.replay.detection import Detector, Passage
+from forensics.replay.growth import as_growth, growth_of
+from forensics.replay.memory_state import MemoryState
+from forensics.replay.narrowing import Suspicion
+from forensics.replay.parameter_norms import norms_until
+from forensics.replay.proof import Proof
+from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.row_judge import RowJudge
+from forensics.replay.session import Session
+from forensics.replay.start_states import StateSearch
+from forensics.replay.step_forensics import examine_step
+from forensics.replay.suspects import Audit
+from forensics.runlog.run import Run
+
+
+class Case:
+    """What is known of one run.
+
+    Attributes:
+        run: that is bisected.
+        options: what was asked for.
+        found: fields of the result, as they come.
+        notes: what else the user must know.
+        suspicion: what the log says.
+        states: what the saved states say.
+        judge: tells bad steps.
+        sound: steps that were looked into and found sound.
+        detector: of the replay under way, or of the last one.
+    """
+
+    def __init__(self, run: Run, options: Options) -> None:
+        self.run, self.options = run, options
+        self.found: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.suspicion = Suspicion()
+        self.states = StateSearch()
+        self.judge = RowJudge(options.predicate)
+        self.sound: list[int] = []
+        self.detector: Detector | None = None
+
+    def answer(self) -> BisectionResult:
+        """What is known by now."""
+        fields = {"checkpoints": self.states.verdicts, **self.found}
+        return answer_of(self.run, self.options, self.suspicion, fields, self.notes)
+
+    def looked_at(self) -> str:
+        """What was looked at, where nothing is bad."""
+        text = self.options.predicate.text
+        return looked_at(self.suspicion, self.states, self.sound, condition=text)
+
+    def last_step(self, session: Session) -> int:
+        """The last step that may be looked at."""
+        until = self.options.until_step
+        return session.config.steps - 1 if until is None else until
+
+    def progress(self, text: str, done: int, total: int) -> None:
+        """Say what is under way."""
+        self.options.progress(text, done, total)
+
+    def on_step(self, first: int, step: int, last: int) -> None:
+        """Say that a step of a stretch is about to be replayed."""
+        self.progress(f"replaying {first:,} → {last:,}", step - first, last - first + 1)
+
+    def take(self, passage: Passage) -> None:
+        """Keep what a stretch of replay came to."""
+        self.found.update(
+            replayed_from=passage.first,
+            replayed_until=passage.last,
+            compared=passage.compared,
+            faithful_until=passage.faithful_until,
+            departure=passage.departure,
+        )
+
+    def interrupted(self) -> None:
+        """End with what is known."""
+        located = self.found.get("status") is BisectStatus.LOCATED
+        reason = "stopped before it was all proven" if located else "stopped"
+        if not located and self.detector is not None:
+            passage = self.detector.passage
+            self.take(passage)
+            reason = f"stopped at step {passage.last + 1:,}"
+            if passage.last >= passage.first:
+                self.notes.append(
+                    f"Steps {passage.first:,} to {passage.last:,} were replayed and are sound."
+                )
+        self.found.update(status=BisectStatus.PARTIAL, reason=reason)
+
+    def located(self, session: Session, passage: Passage) -> None:
+        """The replay came to a bad step: trace it, find the root of a growth, and prove it."""
+        assert passage.bad is not None
+        assert passage.before is not None
+        step, recorded = passage.bad.step, self.suspicion.step
+        gone = passage.departure
+        if gone is not None and recorded is not None and step != recorded and gone.step < step:
+            self._went_its_own_way(gone, step, recorded)
+            return
+        self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
+        self.progress("tracing the bad step", 0, 1)
+        session.restore(passage.before)
+        origin = examine_step(session)
+        growth = growth_of(self.run, step, origin)
+        if growth is None and origin is not None and origin.parameter:
+            norms = norms_until(session, passage.before)
+            growth = growth_of(self.run, step, origin, norms)
+        if growth is not None:
+            origin = None if origin is None else as_growth(origin, growth)
+            self.found.update(growth=growth, root_step=growth.since_step)
+        self.found["origin"] = origin
+        before, passage.before = passage.before, None  # one holder, so that it can be let go of
+        self.prove(session, before, passage.bad, origin)
+
+    def _went_its_own_way(self, gone: Departure, step: int, recorded: int) -> None:
+        """The replay left the record and went bad elsewhere: the record has the say."""
+        self.found.update(status=BisectStatus.LOCATED, first_bad_step=recorded, root_step=recorded)
+        self.notes.append(
+            f"the replay leaves the record at step {gone.step:,} and goes bad at {step:,}, "
+            f"where the record does at {recorded:,}: no operator is claimed"
+        )
+
+    def prove(
+        self,
+        session: Session,
+        before: MemoryState | None,
+        bad: ReplayedStep | None,
+        origin: Origin | None,
+        audit: Audit | None = None,
+    ) -> None:
+        """Replay the step that was found, again and with changes; keep a capsule where wanted.
+
+        Args:
+            session: of the run.
+            before: the state just before the step.
+            bad: the step as it went bad; None for a fault of what was applied.
+            origin: where in the step.
+            audit: for a fault of what was applied.
+        """
+        wanted = self.options.capsule
+        proof = Proof(
+            session=session,
+            before=before,
+            bad=bad,
+            origin=origin,
+            growth=self.found.get("growth"),
+            audit=audit,
+            is_bad=self.judge.only_at(self.found["first_bad_step"]),
+            progress=self.options.progress,
+            notes=self.notes,
+            found=self.found,
+        )
+        del before
+        proof.prove(
+            trials=self.options.what_if,
+            further_steps=self.options.further_steps,
+            keep=None if wanted is None else lambda state: self._keep(session, state, wanted),
+        )
+
+    def _keep(self, session: Session, before: MemoryState, directory: Path) -> None:
+        """Write the capsule; where that fails, the answer says why and goes on."""
+        try:
+            made = write_capsule(directory, session, before, self.answer())
+        except ForensicsError as error:
+            self.notes.append(f"no capsule: {error.line()}")
+            return
+        self.found.update(capsule=str(made.path), capsule_bytes=made.size)
+        self.notes += [f"capsule: {note}" for note in made.notes]

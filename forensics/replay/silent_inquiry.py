@@ -1,0 +1,115 @@
+"""Nothing is bad in the log and in the saved states: is what was applied right?"""
+
+from __future__ import annotations
+
+from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin, Persistence
+from forensics.replay.bisection_answer import outside_origin
+from forensics.replay.case import Case
+from forensics.replay.detection import Passage
+from forensics.replay.flip import find_hit
+from forensics.replay.growth import growth_of
+from forensics.replay.session import Session
+from forensics.replay.silent_faults import SilentFault, SilentSearch
+from forensics.replay.step_forensics import audit_step
+from forensics.replay.sweep import is_affordable, sweep
+
+
+def silent_inquiry(case: Case, session: Session) -> None:
+    """Nothing is bad in the log and in the states: is what was applied right?"""
+    search = SilentSearch(session=session, progress=case.progress)
+    fault = search.find(_worth_a_look(case, session))
+    case.sound = search.sound
+    if fault is not None:
+        _silently_located(case, session, fault)
+    elif case.suspicion.root is None and is_affordable(case.run):
+        _sweep(case, session)
+    else:
+        _nothing_found(case)
+
+
+def _worth_a_look(case: Case, session: Session) -> list[int]:
+    """Steps to look into: the first and the last state, and what the log points at."""
+    first = case.options.from_step or 0
+    until = case.options.until_step
+    last = session.config.steps - 1 if until is None else until
+    ends = [first, max(state for state in session.states() if state <= last)]
+    return [step for step in (*ends, *case.suspicion.audits) if first <= step <= last]
+
+
+def _silently_located(case: Case, session: Session, fault: SilentFault) -> None:
+    case.found.update(
+        status=BisectStatus.LOCATED,
+        reason=f"{case.looked_at()}; what was applied was checked",
+        first_bad_step=fault.step,
+        root_step=fault.step,
+        origin=fault.origin,
+    )
+    case.prove(session, fault.before, None, fault.origin, audit=audit_step)
+
+
+def _sweep(case: Case, session: Session) -> None:
+    """Replay every step: an optimizer may have lost its state where no row shows it."""
+    last = min(case.last_step(session), int(case.run.steps.step[-1]))
+    passage, watch = sweep(session, case.judge, last, case.on_step)
+    case.take(passage)
+    bad, before = passage.bad, passage.before
+    if bad is None or before is None:
+        _swept(case, session, passage)
+    elif bad.bad or bad.exception or not watch.fired:
+        case.found["reason"] = f"step {bad.step:,} goes bad in the replay"
+        case.located(session, passage)
+    else:
+        session.restore(before)
+        origin = audit_step(session, before=before)
+        if origin is None:
+            _nothing_found(case)
+        else:
+            fault = SilentFault(step=bad.step, origin=origin, before=before)
+            _silently_located(case, session, fault)
+
+
+def _swept(case: Case, session: Session, passage: Passage) -> None:
+    """No step of the replay is bad; is it the record?"""
+    gone = passage.departure
+    hit = find_hit(session, gone.step) if gone is not None and not session.tolerance else None
+    if gone is None or hit is None or hit.bit is None:
+        _nothing_found(case)
+        return
+    case.found.update(
+        status=BisectStatus.LOCATED,
+        reason=f"{case.looked_at()}; the replay is not the record",
+        first_bad_step=gone.step,
+        root_step=gone.step,
+        reproduces=False,
+        replays=1,
+        persistence=Persistence.TRANSIENT,
+        origin=outside_origin(hit, gone, gone.step, session.recorded(gone.step) or {}),
+    )
+
+
+def _nothing_found(case: Case) -> None:
+    """Healthy, unless the report says otherwise of the run."""
+    root, reason = case.suspicion.root, case.looked_at()
+    if root is None:
+        case.found.update(status=BisectStatus.HEALTHY, reason=reason)
+        return
+    told = f"the report's root is {root.rule}, from step {root.first_step:,} on"
+    growth = growth_of(case.run, root.last_step, None)
+    if growth is None:
+        case.found.update(
+            status=BisectStatus.NOT_BISECTABLE, reason=f"{reason}. But {told}: {root.message}"
+        )
+        return
+    case.found.update(
+        status=BisectStatus.LOCATED,
+        reason=f"{reason}; but {told}",
+        first_bad_step=root.first_step,
+        root_step=growth.since_step,
+        growth=growth,
+        origin=Origin(
+            kind=FaultKind.GROWTH,
+            phase="",
+            operator="growth",
+            summary=f"Nothing has overflowed yet. {root.message}.",
+        ),
+    )
