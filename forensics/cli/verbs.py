@@ -63,6 +63,9 @@ VERBS: Mapping[str, Verb] = {
         "inspect",
         "Say whether a saved state is finite, and what in it is not.",
     ),
+    "convert": Verb(
+        "forensics.cli.convert", "convert", "Write a log of another program as a steps.csv."
+    ),
     "scan": Verb("forensics.cli.scan", "scan", "Judge many runs: a table, worst first."),
 }
 
