@@ -85,6 +85,7 @@ _PRODUCTS = frozenset(
     {"mm", "bmm", "addmm", "addmv", "baddbmm", "matmul", "linear", "convolution", "mul"}
     | {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"}
 )
+_POWERS = ("pow", "square")
 _DETACHED_EDIT = "do not edit a saved activation through .data or under no_grad: clone it first"
 _UNDERFLOW = "use a GradScaler, or bf16: fp16 gradients below 6e-8 become 0"
 _MOVED = {"param": "initialise it", "buffer": "reset it", "optimizer": "reset it"}
@@ -99,11 +100,13 @@ def advice_for(origin: Origin) -> str:
     place, colon, name = operator.partition(":")
     if colon and place in _MOVED:
         return f"{_MOVED[place]}: {name} is bad before the step begins"
-    if origin.phase == "scheduler":
+    if origin.phase == "scheduler" or any(link.phase == "scheduler" for link in origin.chain):
         return "mend the schedule's formula: it gives a rate that is no number"
+    if operator in _POWERS:
+        return _power(origin)
     if origin.phase == "backward" and node in _BY_NODE:
         return _BY_NODE[node]
-    if operator in _PRODUCTS:
+    if is_product(origin):
         return _product(origin)
     return _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
 
@@ -114,6 +117,24 @@ def _applied(operator: str, origin: Origin) -> str:
     if operator in _PRODUCTS:
         return _UNDERFLOW
     return _DETACHED_EDIT if "Backward" in operator + origin.autograd_node else ""
+
+
+def is_product(origin: Origin) -> bool:
+    """Is it a matrix product or a multiplication, which overflows on large inputs alone?"""
+    return origin.operator.removeprefix("aten.").rstrip("_") in _PRODUCTS
+
+
+def _power(origin: Origin) -> str:
+    """A power overflows on a large base, and is undefined at and below 0."""
+    base = origin.inputs[0].absmax if origin.inputs else 0.0
+    if origin.kind is FaultKind.INF and base > 1:
+        return f"normalise what goes into it, or compute it in {_wider(origin)}"
+    return "keep the base away from 0, or add an epsilon to it"
+
+
+def _wider(origin: Origin) -> str:
+    half = origin.output is not None and origin.output.dtype == "float16"
+    return "fp32" if half else "a logarithmic form"
 
 
 def _product(origin: Origin) -> str:

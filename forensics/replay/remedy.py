@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from forensics.diagnose.bisection_result import (
     CheckpointVerdict,
+    FaultKind,
     Growth,
     Origin,
     Persistence,
     WhatIf,
 )
-from forensics.replay.operator_advice import advice_for
-from forensics.replay.what_if import (
+from forensics.replay.operator_advice import advice_for, is_product
+from forensics.replay.trial_plans import (
+    BF16,
     CLIP,
+    FP32,
+    FP64,
     HALF_RATE,
     SCALE_ONE,
     WITHOUT_BATCH,
@@ -58,17 +62,26 @@ def remedies(
             *_resume(checkpoints, root, growth, persistence, skipped),
         ]
         return tuple(found[:AT_MOST])
-    proven = [*_proven(table, growth, samples, first_bad_step)]
+    proven = [*_proven(table, growth, samples, first_bad_step, persistence)]
     found = [
         *proven[:2],
         *_excluded(table),
         *_resume(checkpoints, root, growth, persistence, skipped),
     ]
-    advice = advice_for(origin) if origin is not None else ""
+    advice = _advice(origin, growth)
     if advice:
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]
     return tuple(found[:AT_MOST])
+
+
+def _advice(origin: Origin | None, growth: Growth | None) -> str:
+    """What usually helps; at the end of a growth, against what grew."""
+    grew = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
+    if origin is None or (grew and not is_product(origin)):
+        what = growth.signal if growth is not None else "it"
+        return f"find what makes {what} grow: most often the learning rate" if grew else ""
+    return advice_for(origin)
 
 
 def _not_reproduced(origin: Origin | None) -> Iterator[str]:
@@ -81,23 +94,33 @@ def _not_reproduced(origin: Origin | None) -> Iterator[str]:
 
 
 def _proven(
-    table: Sequence[WhatIf], growth: Growth | None, samples: Sequence[int], step: int
+    table: Sequence[WhatIf],
+    growth: Growth | None,
+    samples: Sequence[int],
+    step: int,
+    lasting: Persistence,
 ) -> Iterator[str]:
-    """What made it finite, the least costly change first."""
+    """What made it finite, the least costly change first.
+
+    At the end of a growth the data only decide when: leaving some out is no cure.
+    """
     finite = {trial.change: trial for trial in table if trial.finite}
+    if growth is not None or (lasting is Persistence.PERSISTENT and _goes_no_further(table, step)):
+        finite.pop(WITHOUT_SAMPLES, None)
+        finite.pop(WITHOUT_BATCH, None)
     if WITHOUT_SAMPLES in finite:
         yield (
             f"Leave {_samples(samples)} out of the batch of step {step:,}: "
             f"{_carries_on(finite[WITHOUT_SAMPLES], step)}."
         )
-    elif WITHOUT_BATCH in finite and growth is None:
+    elif WITHOUT_BATCH in finite:
         yield f"Skip the batch of step {step:,}: {_carries_on(finite[WITHOUT_BATCH], step)}."
-    half = next((name for name in ("bf16", "fp32") if name in finite), None)
+    half = next((name for name in (BF16, FP32) if name in finite), None)
     if half is not None:
         but = ", but does not stop the growth" if growth is not None else ""
         yield f"{half} carries it on: {_proof(finite[half], step)}{but}."
-    elif "fp64" in finite and "fp32" not in {trial.change for trial in table}:
-        yield f"fp64 is finite: {_proof(finite['fp64'], step)}; fp32 rounds or overflows here."
+    elif FP64 in finite and FP32 not in {trial.change for trial in table}:
+        yield f"fp64 is finite, {_proof(finite[FP64], step)}: fp32 rounds or overflows here."
     if SCALE_ONE in finite:
         yield f"A lower loss scale cures it: with 1 {_proof(finite[SCALE_ONE], step)}."
     for change, trial in finite.items():
@@ -107,12 +130,18 @@ def _proven(
             )
 
 
+def _goes_no_further(table: Sequence[WhatIf], step: int) -> bool:
+    """Did the trials without data end at the bad step itself?"""
+    ends = [t.until_step for t in table if t.change in (WITHOUT_SAMPLES, WITHOUT_BATCH)]
+    return all(end <= step for end in ends)
+
+
 def _excluded(table: Sequence[WhatIf]) -> Iterator[str]:
     """What is not to blame, so that nobody spends a night on it."""
     bad = {trial.change for trial in table if trial.finite is False and trial.note}
-    if "fp32" in bad:
+    if FP32 in bad:
         yield "It is not a precision problem: fp32 goes bad, too."
-    elif "fp64" in bad and "fp32" not in {trial.change for trial in table}:
+    elif FP64 in bad and FP32 not in {trial.change for trial in table}:
         yield "It is mathematics, not rounding: fp64 goes bad, too."
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from forensics.diagnose.bisection_result import Origin
 from forensics.errors import NotReplayableError
+from forensics.record.assembly import told
 from forensics.record.extra_columns import param_digest
 from forensics.record.parameters import tracked_parameters
 from forensics.replay.changes import Changes, batch_size
@@ -61,8 +62,8 @@ class GuiltySamples:
     """Which samples of a batch are to blame.
 
     Attributes:
-        samples: indices over the step's micro-batches in a row; empty where the batch is not to
-            blame or cannot be taken apart.
+        samples: indices over the step's micro-batches in a row, at most half of them; empty where
+            the batch is not to blame or cannot be taken apart.
         batch_size: samples in the step's batch; 0 where it holds no tensor.
         note: one clause of what the indices alone do not say; may be empty.
         replays: how many were made.
@@ -172,6 +173,9 @@ def guilty_samples(
         except NotReplayableError as error:
             refusals.append(error.what)
             return Trial.UNTESTABLE
+        except Exception as error:  # noqa: BLE001 - a recipe's select() raises what it likes
+            refusals.append(told(error))
+            return Trial.UNTESTABLE
         if same(replayed):
             return Trial.BAD
         if replayed.exception:
@@ -180,10 +184,11 @@ def guilty_samples(
         return Trial.GOOD
 
     found = blame(size, try_part, budget=budget)
+    few = 2 * len(found.guilty) <= size
     return GuiltySamples(
-        samples=found.guilty,
+        samples=found.guilty if few else (),
         batch_size=size,
-        note=_note(found, refusals),
+        note=_note(found, refusals) if few else _most_of(found.guilty, size),
         replays=found.trials,
     )
 
@@ -195,6 +200,10 @@ def _parameters(session: Session) -> list[tuple[str, Tensor]]:
 
 def _too_few(size: int) -> str:
     return "a batch of one sample: nothing to leave out" if size else "a batch without tensors"
+
+
+def _most_of(guilty: Indices, size: int) -> str:
+    return f"{len(guilty)} of {size} samples go bad by themselves: not a few bad ones"
 
 
 def _note(found: Blame, refusals: list[str]) -> str:

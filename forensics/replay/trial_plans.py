@@ -1,0 +1,180 @@
+"""Which changes there are to try, and what follows from each."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.amp.autocast_mode import autocast
+
+from forensics.replay.changes import Changes
+from forensics.replay.memory_state import MemoryState
+from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.session import Session
+
+FP32, BF16, FP64 = "fp32", "bf16", "fp64"
+SCALE_ONE = "loss scale 1"
+WITHOUT_SAMPLES = "without the guilty samples"
+WITHOUT_BATCH = "without the batch"
+HALF_RATE = "half the learning rate"
+CLIP = "clip at"
+"""How the changes are called."""
+
+_HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+_TYPICAL_OF = 200
+"""Rows before the root whose median norm is the threshold of a clip: about what it is usually set
+to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A change that is going to be tried.
+
+    Attributes:
+        change: what it is called.
+        changes: how it is brought about.
+        until: last step to replay.
+        skip_first: leave the whole first step out.
+        finite: what follows when nothing goes bad.
+        bad: what follows when the step goes bad all the same.
+        refused: why it cannot be brought about; then it is not tried.
+        needless: not tried where one of these changes was finite.
+    """
+
+    change: str
+    changes: Changes
+    until: int
+    skip_first: bool = False
+    finite: str = ""
+    bad: str = ""
+    refused: str = ""
+    needless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsItWas:
+    """The bad step, replayed as recorded.
+
+    Attributes:
+        step: what it came to.
+        seconds: what it took.
+        autocast: the half precisions that an autocast was entered with.
+        weights: the half precisions that parameters are in.
+    """
+
+    step: ReplayedStep
+    seconds: float
+    autocast: frozenset[str]
+    weights: frozenset[str]
+
+    @property
+    def precisions(self) -> str:
+        """What it was computed in."""
+        return " and ".join(sorted(self.autocast | self.weights)) or FP32
+
+
+def as_it_was(session: Session, before: MemoryState) -> AsItWas:
+    """Replay the step as recorded, and look at what it is computed in."""
+    session.restore(before)
+    weights = {_HALVES[p.dtype] for p in session.model.parameters() if p.dtype in _HALVES}
+    seen: set[str] = set()
+    entered: Any = autocast.__enter__
+
+    def enter(self: Any) -> Any:
+        if self._enabled and self.fast_dtype in _HALVES:
+            seen.add(_HALVES[self.fast_dtype])
+        return entered(self)
+
+    autocast.__enter__ = enter  # type: ignore[method-assign]
+    began = time.perf_counter()
+    try:
+        step = session.run_step()
+    finally:
+        autocast.__enter__ = entered  # type: ignore[method-assign]
+    took = time.perf_counter() - began
+    return AsItWas(step=step, seconds=took, autocast=frozenset(seen), weights=frozenset(weights))
+
+
+def plans(
+    session: Session, step: int, until: int, samples: Sequence[int], was: AsItWas
+) -> Iterator[Plan]:
+    """What there is to try at the bad step: precision, loss scale, data."""
+    yield from _precisions(until, was)
+    scale = was.step.log.scaler_scale if was.step.log is not None else 1.0
+    if session.training.scaler.is_enabled() and scale != 1.0:
+        yield Plan(
+            change=SCALE_ONE,
+            changes=Changes(loss_scale=1.0),
+            until=until,
+            finite=f"the loss scale of {scale:g} is too large here",
+            bad="not the scaler",
+        )
+    if samples:
+        yield Plan(
+            change=WITHOUT_SAMPLES,
+            changes=Changes(drop={step: tuple(samples)}),
+            until=until,
+            finite="these samples set it off",
+            bad="not these samples alone",
+        )
+    elif until > step:
+        yield Plan(
+            change=WITHOUT_BATCH,
+            changes=Changes(),
+            until=until,
+            skip_first=True,
+            finite="this batch, or what was drawn for it, sets it off",
+            bad="not the data",
+        )
+
+
+def _precisions(until: int, was: AsItWas) -> Iterator[Plan]:
+    """A higher precision tells rounding from mathematics, bf16 range from rounding."""
+    used, halves = was.precisions, was.autocast | was.weights
+    refused = f"the parameters themselves are in {used}" if was.weights else ""
+    if halves:
+        yield Plan(
+            change=FP32,
+            changes=Changes(precision=FP32),
+            until=until,
+            finite=f"{used} is too narrow or too coarse here",
+            bad="not a precision problem",
+            refused=refused,
+        )
+    if "fp16" in halves:
+        yield Plan(
+            change=BF16,
+            changes=Changes(precision=BF16),
+            until=until,
+            finite="it is the range of fp16",
+            refused=refused,
+        )
+    yield Plan(
+        change=FP64,
+        changes=Changes(precision=FP64),
+        until=until,
+        finite=f"the range or the rounding of {used}",
+        bad="mathematics, not rounding",
+        needless=(FP32,),
+    )
+
+
+def early_plans(
+    session: Session, root_step: int, first_bad_step: int, until: int
+) -> Iterator[Plan]:
+    """What there is to try from the root on: a lower rate, and a clip where nothing clips."""
+    yield Plan(change=HALF_RATE, changes=Changes(lr_factor=0.5), until=until)
+    rows = [session.recorded(s) for s in range(max(0, root_step - _TYPICAL_OF), first_bad_step)]
+    known = [row for row in rows if row is not None]
+    if session.config.max_norm is not None or any("grad_l2_post_clip" in row for row in known):
+        return  # it clips already
+    calm = [row for row in known if row["step"] < root_step] or known
+    norms = [row["grad_l2_pre_clip"] for row in calm if "grad_l2_pre_clip" in row]
+    norms = [norm for norm in norms if math.isfinite(norm) and norm > 0]
+    limit = float(f"{statistics.median(norms):.2g}") if norms else 1.0
+    yield Plan(change=f"{CLIP} {limit:g}", changes=Changes(max_norm=limit), until=until)
