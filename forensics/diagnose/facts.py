@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -14,6 +15,7 @@ from forensics.diagnose.wording import number, percent, span, steps
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
+from forensics.runlog.steps import StepTable
 
 NOTABLE_SKIPS = 0.05
 """Share of skipped steps above which superseded rows are worth a word; the same share that makes a
@@ -118,11 +120,32 @@ def _superseded(run: Run) -> Iterator[str]:
     for table in run.superseded:
         signals = Signals(replace(run, steps=table, superseded=()))
         trouble = _trouble(signals)
-        if trouble:
-            earlier = any(table is other for other in run.steps.earlier)
+        earlier = any(table is other for other in run.steps.earlier)
+        other_run = earlier and _is_another_run(table, run.steps)
+        if trouble or other_run:
             whose = "an earlier run in this file" if earlier else "replaced by a resume"
             where = span(signals.step_at(0), signals.step_at(len(signals) - 1))
-            yield f"{whose}, {where}: {trouble}"
+            judged = f" ({steps(len(table))}), is not judged here" if other_run else ""
+            told = f": {trouble}" if trouble else ""
+            yield f"{whose}, {where}{judged}{told}{_how_to_judge(run) if other_run else ''}"
+
+
+def _is_another_run(table: StepTable, judged: StepTable) -> bool:
+    """Did the counter start again after these rows? Else a restart took up their time line."""
+    return len(table) > 0 and len(judged) > 0 and int(table.step[0]) <= int(judged.step[0])
+
+
+def _how_to_judge(run: Run) -> str:
+    """How to judge the first run of several in a file; empty where it cannot be cut off so."""
+    begins = [repair.line for repair in run.steps.repairs if repair.kind == "second-run"]
+    log = run.path / "steps.csv" if run.path.is_dir() else run.path
+    whole = len(run.steps.earlier) == 1 and log.suffix not in (".gz", ".zip")
+    if not whole or not log.is_file() or not begins or begins[0] is None:
+        return ""
+    return (
+        f"; to judge it: head -n {begins[0] - 1} {shlex.quote(str(log))} > earlier.csv, "
+        f"then report on that"
+    )
 
 
 def _trouble(signals: Signals) -> str:

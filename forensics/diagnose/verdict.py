@@ -134,6 +134,9 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
     if rows < TOO_SHORT or not (signals.has("loss") or signals.has("grad_l2_pre_clip")):
         summary = f"too little to judge: {signals.told_rows(rows)} logged"
         return Verdict(status=Status.INSUFFICIENT_DATA, summary=summary, undecided=gaps)
+    lost = _lost_rows(signals)
+    if lost:
+        return Verdict(status=Status.UNDECIDED, summary=lost, undecided=gaps)
     return Verdict(status=Status.HEALTHY, summary=_healthy(signals, gaps), undecided=gaps)
 
 
@@ -145,6 +148,18 @@ def _raised(signals: Signals) -> str:
         return ""
     at = "" if ended.step is None else f" at step {ended.step:,}"
     return f"The training raised{at}: {ended.message}. Nothing in the log before it is a fault."
+
+
+def _lost_rows(signals: Signals) -> str:
+    """What the log cannot say because its rows could not be written; empty where all were."""
+    manifest = signals.run.manifest
+    lost = [] if manifest is None else [m for m in manifest.missing if m.startswith("steps.csv")]
+    if not lost:
+        return ""
+    return (
+        f"Rows were lost: {lost[0]}. The {step_count(len(signals))} that were written show no "
+        f"fault; what happened in the others is not known."
+    )
 
 
 def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from forensics.diagnose.facts import facts_of
 from forensics.diagnose.finding import RunFacts
 from forensics.diagnose.signals import Signals
 from forensics.runlog.manifest import Ended, Manifest, ScalerPolicy, Segment
-from forensics.runlog.run import Run
+from forensics.runlog.run import Run, load_run
 from forensics.runlog.steps import Repair, StepTable
 
 NAN = float("nan")
@@ -133,8 +133,23 @@ def test_an_earlier_run_in_the_same_file_is_told_apart_from_a_resume() -> None:
     table = replace(table, earlier=(earlier,))
     run = Run(path=Path("x"), steps=table, superseded=table.earlier)
     assert facts_of(Signals(run)).superseded == (
-        "an earlier run in this file, steps 0 to 1: the loss was NaN from step 1 on",
+        "an earlier run in this file, steps 0 to 1 (2 steps), is not judged here: "
+        "the loss was NaN from step 1 on",
     )
+
+
+def test_an_earlier_run_says_how_it_can_be_judged(tmp_path: Path) -> None:
+    one = [f"{i},{2.0 + (i % 3) / 10}" for i in range(30)]
+    log = tmp_path / "two.csv"
+    log.write_text("\n".join(["step,loss", *one, *one[:20]]) + "\n")
+    (told,) = facts_of(Signals(load_run(log))).superseded
+    assert told == (
+        f"an earlier run in this file, steps 0 to 29 (30 steps), is not judged here; to judge it: "
+        f"head -n 31 {log} > earlier.csv, then report on that"
+    )
+    cut = tmp_path / "earlier.csv"
+    cut.write_text("".join(log.read_text().splitlines(keepends=True)[:31]))
+    assert load_run(cut).steps.step.tolist() == list(range(30))
 
 
 def test_healthy_superseded_rows_are_not_worth_a_word() -> None:

@@ -309,3 +309,13 @@ def test_a_gradient_that_is_gone_explains_the_loss_that_jumps_with_it() -> None:
     assert root_of(signals, *three) == "gradient-vanishing"
     earlier = (finding("loss-divergence", E, 400), *three[1:])
     assert root_of(signals, *earlier) == "loss-divergence"
+
+
+def test_rows_that_could_not_be_written_leave_a_clean_log_undecided() -> None:
+    lost = "steps.csv: 40 writes failed between steps 960 and 999 (No space left on device)"
+    run = replace(signals_of(960).run, manifest=Manifest(missing=("params: 1 write failed", lost)))
+    verdict, _ = verdict_on(Signals(run))
+    assert verdict.status is Status.UNDECIDED
+    assert verdict.summary.startswith(f"Rows were lost: {lost}. The 960 steps that were written")
+    run = replace(run, manifest=Manifest(missing=("params: 1 write failed at step 3 (x)",)))
+    assert verdict_on(Signals(run))[0].status is Status.HEALTHY
