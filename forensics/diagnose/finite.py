@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
 
-from forensics.diagnose.blocks import rows_where
+from forensics.diagnose.blocks import blocks, rows_where
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 
@@ -91,6 +92,20 @@ class FiniteSeries:
         left_out = rows_where(len(series), lambda rows: ~np.isfinite(series[rows]))
         rows = KeptRows(len(series), left_out)
         return cls(rows, rows.of_column(series))
+
+    @classmethod
+    def mapped(
+        cls, series: FloatArray, kept: BoolArray, function: Callable[[FloatArray], FloatArray]
+    ) -> FiniteSeries:
+        """``function`` of the values where a mask is True; it must be finite there."""
+        rows = KeptRows.of(kept)
+        values = np.empty(len(rows))
+        end = 0
+        for at in blocks(len(series)):
+            piece = series[at] if rows.complete else series[at][kept[at]]
+            values[end : end + len(piece)] = function(piece)
+            end += len(piece)
+        return cls(rows, values)
 
     def __len__(self) -> int:
         return len(self.values)

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from forensics.diagnose.blocks import blocks, mapped, mask_where
+from forensics.diagnose.blocks import blocks, mask_where
 from forensics.diagnose.finding import Evidence
-from forensics.diagnose.finite import FiniteSeries, KeptRows
+from forensics.diagnose.finite import FiniteSeries
 from forensics.diagnose.parts import missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
@@ -261,8 +261,7 @@ class Signals:
         """Natural log of the pre-clip norm, where that is finite and positive."""
         norm = self.norm
         positive = mask_where(len(norm), lambda at: np.isfinite(norm[at]) & (norm[at] > 0))
-        rows = KeptRows.of(positive)
-        return FiniteSeries(rows, mapped(np.log, rows.of_column(norm)))
+        return FiniteSeries.mapped(norm, positive, np.log)
 
     # -- precision and scaler ---------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.diagnose.blocks import mask_where, moved, rows_where
+from forensics.diagnose.blocks import blocks, mask_where
 from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.finite import KeptRows
@@ -67,7 +67,7 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     if len(rows) < 2 * thresholds.side:
         return
     usable[: thresholds.settling] = False
-    follows = _follows(signals, KeptRows.of(usable), thresholds)
+    follows = _follows(signals, usable, thresholds)
     if follows is not None:
         told = (
             f"the gradient norm follows the loss scale over {len(follows.rows)} of its changes "
@@ -97,14 +97,15 @@ class _Follows:
     ratio: float
 
 
-def _follows(signals: Signals, rows: KeptRows, limits: Thresholds) -> _Follows | None:
+def _follows(signals: Signals, usable: BoolArray, limits: Thresholds) -> _Follows | None:
     """Does the norm move with the scale, surely and in both directions?
 
     A burst of large gradients moves both down together, but not up.
     """
+    rows = KeptRows.of(usable)
     if len(rows) < 2 * limits.side:
         return None
-    changed, step, ratio, variance = _changes(signals, rows, limits.side)
+    changed, step, ratio, variance = _changes(signals, usable, rows, limits.side)
     if len(changed) < limits.changes:
         return None
     near, _ = _weighted(ratio, variance)
@@ -126,17 +127,26 @@ def _weighted(ratio: FloatArray, variance: FloatArray) -> tuple[float, float]:
     return float((np.clip(ratio, -3, 5) * weight).sum()) / total, float(1 / np.sqrt(total))
 
 
+def _edges(scale: FloatArray, usable: BoolArray) -> IntArray:
+    """Which usable rows, counted from 0, have another scale than the usable row before."""
+    found, count, before = [], 0, np.empty(0)
+    for at in blocks(len(scale)):
+        kept = np.concatenate((before, scale[at][usable[at]]))
+        found.append(count + 1 - len(before) + np.flatnonzero(kept[1:] != kept[:-1]))
+        count, before = count + len(kept) - len(before), kept[-1:]
+    return np.concatenate(found)
+
+
 def _changes(
-    signals: Signals, rows: KeptRows, side: int
+    signals: Signals, usable: BoolArray, rows: KeptRows, side: int
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
     """Each change of the scale: row after it, octaves, Δlog2 norm ÷ octaves, variance of that.
 
     From the medians of up to ``side`` norms on each side, within the stretches of one scale. The
     variance is that of norms whose noise is 1 octave.
     """
-    scale = rows.of_column(signals.scale)
-    edges = rows_where(len(rows) - 1, lambda at: scale[moved(at, 1)] != scale[at]) + 1
-    octaves = np.log2(scale[edges]) - np.log2(scale[edges - 1])
+    edges = _edges(signals.scale, usable)
+    octaves = np.log2(signals.scale[rows[edges]]) - np.log2(signals.scale[rows[edges - 1]])
     moves = np.abs(octaves) > 1e-3
     cuts, step = edges[moves][:_MOST], octaves[moves][:_MOST]
     bounds = np.concatenate(([0], cuts, [len(rows)]))

@@ -43,3 +43,11 @@ def test_a_finite_series_holds_the_finite_values_and_their_rows(values: np.ndarr
 def test_a_series_without_gaps_is_not_copied() -> None:
     values = np.arange(5.0)
     assert FiniteSeries.of(values).values is values
+
+
+@given(arrays(np.float64, st.integers(0, 60)))
+def test_a_series_is_mapped_where_it_is_kept(values: np.ndarray) -> None:
+    kept = np.isfinite(values) & (values > 0)
+    series = FiniteSeries.mapped(values, kept, np.log)
+    np.testing.assert_array_equal(series.values, np.log(values[kept]))
+    np.testing.assert_array_equal(series.rows[:], np.flatnonzero(kept))
