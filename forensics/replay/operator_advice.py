@@ -93,7 +93,7 @@ _MOVED = {"param": "initialise it", "buffer": "reset it", "optimizer": "reset it
 
 def advice_for(origin: Origin) -> str:
     """One clause of advice, or the empty text where the operator tells nothing."""
-    operator = origin.operator.removeprefix("aten.").rstrip("_")
+    operator = origin.operator.removeprefix("aten.")
     node = origin.autograd_node.partition("Backward")[0]
     if origin.kind is FaultKind.APPLIED:
         return _applied(operator, origin)
@@ -112,8 +112,8 @@ def advice_for(origin: Origin) -> str:
 
 
 def _applied(operator: str, origin: Origin) -> str:
-    if operator in _BY_APPLIED:
-        return _BY_APPLIED[operator]
+    if operator.rstrip("_") in _BY_APPLIED:
+        return _BY_APPLIED[operator.rstrip("_")]
     if operator in _PRODUCTS:
         return _UNDERFLOW
     return _DETACHED_EDIT if "Backward" in operator + origin.autograd_node else ""
@@ -121,7 +121,7 @@ def _applied(operator: str, origin: Origin) -> str:
 
 def is_product(origin: Origin) -> bool:
     """Is it a matrix product or a multiplication, which overflows on large inputs alone?"""
-    return origin.operator.removeprefix("aten.").rstrip("_") in _PRODUCTS
+    return origin.operator.removeprefix("aten.") in _PRODUCTS
 
 
 def _power(origin: Origin) -> str:

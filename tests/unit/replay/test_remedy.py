@@ -1,0 +1,226 @@
+"""What to do: proven before advised, never what is no cure."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forensics.diagnose.bisection_result import (
+    ChainLink,
+    CheckpointVerdict,
+    FaultKind,
+    Growth,
+    Origin,
+    Persistence,
+    TensorFacts,
+    WhatIf,
+)
+from forensics.replay.operator_advice import advice_for
+from forensics.replay.remedy import AT_MOST, remedies
+from forensics.replay.trial_plans import (
+    BF16,
+    FP32,
+    FP64,
+    HALF_RATE,
+    SCALE_ONE,
+    WITHOUT_BATCH,
+    WITHOUT_SAMPLES,
+)
+
+GROWTH = Growth(
+    signal="param_l2 of attn.q.weight",
+    since_step=60,
+    until_step=99,
+    rate=1.004,
+    first_value=1.0,
+    last_value=2.0,
+)
+
+
+def _trial(change, finite, until=150, start=100, note="x"):
+    bad = None if finite else start
+    return WhatIf(
+        change=change,
+        from_step=start,
+        until_step=until if finite else start,
+        finite=finite,
+        first_bad_step=bad,
+        note=note,
+    )
+
+
+def _origin(operator="aten.bmm", kind=FaultKind.INF, phase="forward", **further):
+    return Origin(kind=kind, phase=phase, operator=operator, **further)
+
+
+def _states(*steps):
+    return tuple(CheckpointVerdict(step=step, verdict="good") for step in steps)
+
+
+def test_bf16_carries_a_growth_on_but_does_not_stop_it() -> None:
+    table = (_trial(FP32, True), _trial(BF16, True), _trial(SCALE_ONE, False))
+    told = remedies(
+        _origin(),
+        GROWTH,
+        table,
+        first_bad_step=100,
+        persistence=Persistence.PERSISTENT,
+        checkpoints=_states(0, 50, 75),
+    )
+    assert told[0] == (
+        "bf16 carries it on: proven for 50 steps after it, but does not stop the growth."
+    )
+    assert any("Resume from step-50, before the growth began" in line for line in told)
+    assert "not proven here" in told[-1]
+
+
+def test_fp32_bad_is_no_precision_problem() -> None:
+    told = remedies(_origin(), None, (_trial(FP32, False),), first_bad_step=100)
+    assert "It is not a precision problem: fp32 goes bad, too." in told
+
+
+def test_fp64_bad_in_an_fp32_run_is_mathematics() -> None:
+    told = remedies(_origin("aten.log"), None, (_trial(FP64, False),), first_bad_step=100)
+    assert "It is mathematics, not rounding: fp64 goes bad, too." in told
+
+
+def test_a_guilty_sample_is_left_out_first() -> None:
+    table = (_trial(FP32, True), _trial(WITHOUT_SAMPLES, True))
+    told = remedies(_origin(), None, table, first_bad_step=100, samples=(7, 9))
+    assert told[0].startswith("Leave samples 7, 9 out of the batch of step 100: ")
+
+
+def test_at_the_end_of_a_growth_leaving_samples_out_is_no_cure() -> None:
+    table = (_trial(WITHOUT_SAMPLES, True), _trial(WITHOUT_BATCH, True))
+    told = remedies(_origin(), GROWTH, table, first_bad_step=100, samples=(7,))
+    assert not any("batch" in line for line in told)
+
+
+def test_what_lasts_is_not_cured_by_a_trial_of_one_step() -> None:
+    table = (_trial(WITHOUT_SAMPLES, True, until=100),)
+    told = remedies(
+        _origin(),
+        None,
+        table,
+        first_bad_step=100,
+        samples=(7,),
+        persistence=Persistence.PERSISTENT,
+    )
+    assert not any("sample 7" in line for line in told)
+
+
+def test_half_the_rate_is_proposed_only_where_it_was_finite() -> None:
+    good, bad = _trial(HALF_RATE, True, start=60), _trial(HALF_RATE, False, start=60)
+    assert any(
+        line.startswith("Half the learning rate from step 60 on")
+        for line in remedies(_origin(), GROWTH, (good,), first_bad_step=100)
+    )
+    assert not any(
+        "learning rate from" in line
+        for line in remedies(_origin(), GROWTH, (bad,), first_bad_step=100)
+    )
+
+
+def test_a_skipped_transient_step_has_nothing_to_undo() -> None:
+    told = remedies(
+        _origin(),
+        None,
+        (),
+        first_bad_step=100,
+        persistence=Persistence.TRANSIENT,
+        skipped=True,
+        checkpoints=_states(50),
+    )
+    assert told[0].startswith("Nothing has to be undone")
+    assert not any("Resume" in line for line in told)
+
+
+def test_no_state_before_the_root_means_to_start_anew() -> None:
+    told = remedies(
+        _origin(),
+        GROWTH,
+        (),
+        first_bad_step=100,
+        persistence=Persistence.PERSISTENT,
+        checkpoints=_states(75, 90),
+    )
+    assert any(line.startswith("Start anew") for line in told)
+
+
+def test_a_fault_that_no_replay_shows_is_not_cured_by_the_training() -> None:
+    origin = _origin("outside", phase="outside")
+    told = remedies(origin, None, (_trial(BF16, True),), first_bad_step=5, reproduces=False)
+    assert "no change of the training cures it" in told[0]
+    assert "memory" in told[1]
+    assert not any("bf16" in line for line in told)
+
+
+changes = st.sampled_from(
+    [FP32, BF16, FP64, SCALE_ONE, WITHOUT_SAMPLES, WITHOUT_BATCH, HALF_RATE, "clip at 1"]
+)
+
+
+@given(
+    st.lists(st.tuples(changes, st.sampled_from([True, False, None])), max_size=8),
+    st.sampled_from([None, GROWTH]),
+    st.sampled_from(list(Persistence)),
+)
+@settings(deadline=None, max_examples=80)
+def test_never_more_than_four_and_nothing_proven_that_was_not(tried, growth, lasting) -> None:
+    table = [
+        WhatIf(change=c, from_step=100, until_step=120, finite=finite, note="n")
+        for c, finite in dict(tried).items()
+    ]
+    told = remedies(_origin(), growth, table, first_bad_step=100, persistence=lasting, samples=(1,))
+    assert len(told) <= AT_MOST
+    finite = {trial.change for trial in table if trial.finite}
+    for line in told:
+        assert line.endswith(".")
+        if line.startswith("bf16"):
+            assert BF16 in finite
+        if line.startswith("Leave"):
+            assert WITHOUT_SAMPLES in finite
+        if line.startswith("Half"):
+            assert HALF_RATE in finite
+        assert "proven" not in line or "not proven" in line or finite
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        (_origin("aten.log"), "log_softmax"),
+        (_origin("aten._softmax", FaultKind.NAN), "unmasked"),
+        (_origin("aten.div", phase="backward", autograd_node="SqrtBackward0"), "square root"),
+        (_origin("param:bg", FaultKind.NAN), "initialise it: bg"),
+        (_origin("clip", FaultKind.APPLIED, "clip"), "unscale_"),
+        (_origin("lr_scheduler.step", FaultKind.APPLIED, "scheduler"), "scheduler only where"),
+        (_origin("aten.mm", FaultKind.APPLIED, "backward"), "GradScaler"),
+        (_origin("ExpBackward0", FaultKind.APPLIED, "backward"), ".data"),
+        (_origin("GradScaler.unscale_", FaultKind.EXCEPTION, "unscale"), "update()"),
+        (
+            _origin(
+                "aten._foreach_add",
+                FaultKind.NAN,
+                "optimizer",
+                chain=(ChainLink(phase="scheduler", what="learning rate"),),
+            ),
+            "schedule's formula",
+        ),
+        (_origin("aten.some_new_operator"), ""),
+    ],
+)
+def test_advice_fits_the_operator(origin, words) -> None:
+    advice = advice_for(origin)
+    assert words in advice
+    assert bool(words) == bool(advice)
+
+
+def test_a_power_of_a_large_number_overflows_and_is_not_near_zero() -> None:
+    def facts(absmax, dtype="float16"):
+        return TensorFacts(dtype=dtype, shape=(2,), absmax=absmax, nan=0, inf=0, numel=2)
+
+    large = _origin("aten.pow", inputs=(facts(266.5),), output=facts(0.0))
+    small = _origin("aten.pow", FaultKind.NAN, inputs=(facts(0.0),), output=facts(0.0))
+    assert "fp32" in advice_for(large)
+    assert "away from 0" in advice_for(small)
