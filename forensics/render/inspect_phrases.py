@@ -20,7 +20,7 @@ _KINDS = {
     "ema": "averaged value",
     "scaler": "loss scaler",
     "lr": "learning rate",
-    "other": "other",
+    "other": "other value",
 }
 HEADER = ("TENSOR", "kind", "NaN", "Inf", "of", "first at")
 
@@ -60,10 +60,9 @@ def verdict(health: StateHealth) -> str:
     if health.finite:
         return "finite: nothing in it is NaN, nor infinite where it must not be."
     kinds = Counter(_KINDS.get(tensor.kind, tensor.kind) for tensor in health.bad)
-    told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-    count = len(health.bad)
-    verb = "is" if count == 1 else "are"
-    return f"not finite: {counted(count, 'value')} of it {verb} bad ({told})."
+    told = [counted(count, kind) for kind, count in kinds.most_common()]
+    verb = "holds" if len(health.bad) == 1 else "hold"
+    return f"not finite: {', '.join(told[:-1])}{' and ' * (len(told) > 1)}{told[-1]} {verb} NaN or Inf."
 
 
 def bad_cells(bad: BadValue) -> tuple[str, ...]:

@@ -125,8 +125,8 @@ class Survey:
         more = f" and {len(self._negative) - 1} more" if len(self._negative) > 1 else ""
         verb = "are" if more else "is"
         return (
-            f"{self._negative[0]}{more} {verb} negative in places, as no mean of squares can be: "
-            "its root is NaN in the next step.",
+            f"{self._negative[0]}{more} {verb} negative in places, as no square can be: its root "
+            "is NaN in the next step.",
         )
 
 
