@@ -10,6 +10,7 @@ import click
 
 from forensics.cli.bisect_progress import bisection_progress
 from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.diagnose.finding import Severity
 from forensics.errors import ExitCode, MissingExtraError
 from forensics.render.output import choose_format
 from forensics.settings import SEVERITIES
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit 1 where a bad step is found, whatever the severity. Default: never.",
+    help="Exit 1 on a bad step this severe or worse. Default: never.",
 )
 def bisect(
     run: str | None,
@@ -80,8 +81,8 @@ def bisect(
     """Find the first bad step, its operator and sample, and prove it.
 
     RUN is a run directory. The log narrows the range, saved states are tested, the run is trained
-    again up to the bad step, and that step is traced operator by operator and proven by replays. Without a recipe the
-    saved states are judged by their health alone.
+    again up to the bad step, and that step is traced operator by operator and proven by replays.
+    Without a recipe the saved states are judged by their health alone.
 
     \b
     Examples:
@@ -90,7 +91,8 @@ def bisect(
       forensics bisect runs/x --recipe my_train.py:my_recipe --capsule out
       forensics bisect --ckpt-dir some/saved/states
 
-    Exit code: 0 done, 1 a bad step with --fail-on, 2 wrong usage or nothing readable,
+    Exit code: 0 done, 1 a bad step as severe as --fail-on says (critical where it persists, else
+    error), 2 wrong usage or nothing readable,
     130 interrupted, with the answer as far as it goes.
     """
     path = _path(run, ckpt_dir)
@@ -100,6 +102,7 @@ def bisect(
         )
     spare_the_input(out, (path,))
     from forensics.diagnose.bisection_result import BisectStatus
+    from forensics.diagnose.located import finding_of
     from forensics.replay.bisect import bisect_run
 
     with bisection_progress() as progress:
@@ -107,8 +110,10 @@ def bisect(
     put(_rendered(result, choose_format(form, out), out), out)
     if result.status is BisectStatus.PARTIAL:
         return ExitCode.INTERRUPTED
-    located = result.status is BisectStatus.LOCATED
-    return ExitCode.FINDINGS if located and fail_on else ExitCode.DONE
+    finding = finding_of(result)
+    if finding is None or fail_on is None:
+        return ExitCode.DONE
+    return ExitCode.FINDINGS if finding.severity >= Severity[fail_on.upper()] else ExitCode.DONE
 
 
 def _path(run: str | None, ckpt_dir: str | None) -> str:

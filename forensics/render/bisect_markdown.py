@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.render.bisection_phrases import (
+    capsule,
     details,
     headline,
     names,
@@ -39,7 +40,7 @@ def render_bisect_markdown(result: BisectionResult) -> str:
         *_what_if(safe),
         *_list("What to do", safe.remedy),
         *_list("Notes", safe.notes),
-        f"**Capsule:** {safe.capsule}" if safe.capsule else "",
+        f"**Capsule:** {capsule(safe)}" if safe.capsule else "",
         *next_command(result.next_command),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.render.ansi import BOLD, DIM
 from forensics.render.bisection_phrases import (
+    capsule,
     details,
     headline,
     names,
@@ -123,6 +124,6 @@ def _advice(page: Page, result: BisectionResult) -> None:
     for number, text in enumerate(result.notes):
         page.labelled("" if number else "NOTE", text)
     if result.capsule:
-        page.labelled("CAPSULE", result.capsule)
+        page.labelled("CAPSULE", capsule(result))
     if result.next_command:
         page.command("NEXT", result.next_command)

@@ -255,6 +255,17 @@ def outcome(trial: WhatIf, bad_step: int | None) -> str:
     return f"bad at {trial.first_bad_step:,}{start}"
 
 
+def capsule(result: BisectionResult) -> str:
+    """Where it is, and what it takes."""
+    if not result.capsule_bytes:
+        return result.capsule
+    size, units = float(result.capsule_bytes), iter(("kB", "MB", "GB"))
+    unit = "B"
+    while size >= 1000 and (larger := next(units, "")):
+        size, unit = size / 1000, larger
+    return f"{result.capsule}   {number(size)} {unit}"
+
+
 def verdict(result: BisectionResult) -> str:
     """One sentence where nothing was located."""
     head = {

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from forensics.diagnose.bisection_file import NAME, bisection_document
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
@@ -135,7 +136,8 @@ def _folder(path: Path, options: Options) -> BisectionResult:
 def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> BisectionResult:
     """What log and saved states tell by themselves, and what a replay would add."""
     suspicion, options = inquiry.suspicion, inquiry.options
-    why = f"No replay, so no operator: {error.line()}."
+    what = f"the recipe {error.what}" if error.what.startswith("was ") else error.what
+    why = f"No replay, so no operator: {what}{f'; {error.hint}' if error.hint else ''}."
     result = BisectionResult(
         path=str(run.path), status=BisectStatus.NOT_BISECTABLE, reason=inquiry.looked_at()
     )
@@ -147,7 +149,12 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
                 until_step=options.until_step,
                 progress=options.progress,
             )
-    result = replace(result, path=str(run.path), notes=(*result.notes, why))
+    result = replace(
+        result,
+        path=str(run.path),
+        notes=(*result.notes, why),
+        next_command=_with_recipe(run, options) or result.next_command,
+    )
     bad = [state.step for state in result.checkpoints if state.verdict == State.BAD.value]
     if suspicion.step is None or (bad and min(bad) <= suspicion.step):
         return result
@@ -159,6 +166,17 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
         bad=suspicion.why,
         root_step=suspicion.step,
     )
+
+
+def _with_recipe(run: Run, options: Options) -> str:
+    """The same with the recipe's file, for the user to fill in: nobody else may choose it."""
+    recipe = run.manifest.recipe if run.manifest is not None else {}
+    name, file = recipe.get("name"), recipe.get("file")
+    if options.recipe is not None or not isinstance(name, str) or not isinstance(file, str):
+        return ""
+    shown = f"path/to/{PurePath(file).name or 'FILE.py'}:{name}"
+    command = f"forensics bisect {shlex.quote(str(run.path))}{options.as_command()}"
+    return f"{command} --recipe {shlex.quote(shown)}"
 
 
 def _kept(run: Run, result: BisectionResult) -> BisectionResult:

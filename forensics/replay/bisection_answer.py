@@ -153,7 +153,8 @@ def _next_command(run: Run, options: Options, known: Mapping[str, Any]) -> str:
     """The one command that brings the reader further."""
     path = shlex.quote(str(run.path))
     if known.get("capsule"):
-        return f"forensics capsule run {shlex.quote(known['capsule'])}"
+        recipe = f" --recipe {shlex.quote(options.recipe)}" if options.recipe else ""
+        return f"forensics capsule run {shlex.quote(known['capsule'])}{recipe}"
     if known["status"] is BisectStatus.PARTIAL:
         return f"forensics bisect {path}{options.as_command()}"
     if known.get("reproduces"):

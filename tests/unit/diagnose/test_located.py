@@ -71,7 +71,8 @@ def test_nothing_located_changes_nothing() -> None:
     steps = log(nan_at=30)
     plain = diagnose(Run(path=Path("runs/x"), steps=steps))
     assert told(steps, healthy()).verdict == plain.verdict
-    assert told(steps, bad_sample(), kind="?").findings == plain.findings
+    without_origin = told(steps, bad_sample(), kind="?")
+    assert repr(without_origin.findings) == repr(plain.findings)  # a NaN is not equal to itself
 
 
 def test_a_stale_result_is_not_used_and_said() -> None:
