@@ -29,7 +29,7 @@ class Answer:
         persistence: ``transient`` or ``persistent``.
         reproduces: does a replay from the state before go bad again?
         settings: of the recording, where they differ from the recipe's own.
-        note: what is the fault, in a few words.
+        by_chance: the step depends on the seed: with another one it is the log's first bad row.
     """
 
     recipe: str
@@ -41,7 +41,7 @@ class Answer:
     persistence: str = "transient"
     reproduces: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""
+    by_chance: bool = False
 
 
 def _forward(recipe: str, operator: str, module: str, **more: Any) -> Answer:
@@ -87,7 +87,7 @@ FAULTS: tuple[Answer, ...] = (
     _forward("entropy-log-zero", "aten.log", "entropy"),
     _forward("fully-masked-softmax", "aten._softmax", "attention"),
     _forward("pairwise-negative-sqrt", "aten.sqrt", "distance"),
-    _forward("gumbel-rounding", "aten.log", "gumbel", step=8),
+    _forward("gumbel-rounding", "aten.log", "gumbel", step=8, by_chance=True),
     _forward("kl-exp-overflow", "aten.exp", "kl"),
     _lasting("empty-parameter", 0, "forward", "param:background", parameter="background"),
     _lasting(
@@ -97,6 +97,7 @@ FAULTS: tuple[Answer, ...] = (
         "aten.exp",
         module="scale",
         parameter="scale.log_scale",
+        by_chance=True,
     ),
     _lasting(
         "attention-logit-growth",
@@ -105,6 +106,7 @@ FAULTS: tuple[Answer, ...] = (
         "aten.bmm",
         module="attention",
         parameter="attention.query.weight",
+        by_chance=True,
     ),
     _lasting(
         "accumulation-not-divided",
@@ -113,6 +115,7 @@ FAULTS: tuple[Answer, ...] = (
         "growth",
         module="head",
         parameter="head.weight",
+        by_chance=True,
     ),
     _forward("norm-eps-fp16", "aten.rsqrt", "norm"),
     _forward("ffn-overflow-fp16", "aten.addmm", "down"),
@@ -187,7 +190,9 @@ FAULTS: tuple[Answer, ...] = (
         operators=("_fused_adamw_", "aten._fused_adamw"),
         parameter=ALL,
     ),
-    _lasting("lr-too-high", 61, "loss", "growth", parameter=ALL, settings={"steps": 90}),
+    _lasting(
+        "lr-too-high", 61, "loss", "growth", parameter=ALL, settings={"steps": 90}, by_chance=True
+    ),
     _lasting("lr-nan", 5, "optimizer", "aten.add", "aten._foreach_add", parameter=ALL),
     _lasting(
         "second-moment-overflow",

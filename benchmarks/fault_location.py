@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -40,6 +41,7 @@ from forensics.record.recipe_lookup import find_recipe, split_reference
 from forensics.record.reference_loop import RecordOptions, record_run
 from forensics.record.train_step import AmpTrainState
 from forensics.replay.bisect import bisect_run
+from forensics.runlog.run import load_run
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ def record(answer: Answer, out: Path, seed: int | None = None) -> None:
     )
     with suppress(TrainingRaisedError):  # a fault of its own, recorded like any other
         record_run(recipe, recipe.config, options, say=lambda _: None)
+
+
+def first_bad_row(out: Path) -> int:
+    """The first row of a recording in which a number is not finite; -1 where there is none."""
+    steps = load_run(out).steps
+    bad = steps["norm_overflow"].astype(bool)
+    for column in ("loss", "grad_l2_pre_clip"):
+        bad |= steps.present(column) & ~np.isfinite(steps[column])
+    return int(steps.step[bad][0]) if bad.any() else -1
 
 
 def score(answer: Answer, result: BisectionResult) -> Score:
@@ -219,6 +230,12 @@ def _run(
     anomalies: list[str] = []
     for answer in answers:
         name = answer.recipe.split(":")[-1]
+        record(answer, home / name, given.seed)
+        if given.seed is not None and answer.by_chance:
+            answer = replace(answer, step=first_bad_row(home / name))
+            if answer.step < 0:
+                print(f"{name:26} did not strike with this seed")
+                continue
         scores.append(_one(answer, home / name, given))
         anomalies.append("" if given.no_anomaly else anomaly_alone(answer, given.seed))
         _print_row(name, answer, scores[-1], anomalies[-1])
@@ -230,7 +247,6 @@ def _run(
 
 
 def _one(answer: Answer, out: Path, given: argparse.Namespace) -> Score:
-    record(answer, out, given.seed)
     recipe = answer.recipe if split_reference(answer.recipe)[0] else None
     began = time.perf_counter()
     try:
@@ -268,6 +284,8 @@ def _print_totals(
     for part in ("step", "origin", "phase", "reproduces", "persistence"):
         print(f"  {part}: {sum(getattr(s, part) for s in scores)} of {count}")
     print(f"controls with a finding: {alarms} of {controls}")
+    if not any(anomalies):
+        return
     kinds = ("right", "partly", "late", "other exception", "silent")
     told = [f"{sum(a.startswith(k) for a in anomalies)} {k}" for k in kinds]
     print(f"anomaly mode alone: {', '.join(told)}")
