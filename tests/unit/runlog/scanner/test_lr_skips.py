@@ -104,9 +104,7 @@ def test_other_schedules_tell_nothing(lr: np.ndarray) -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(
-    st.lists(
-        st.one_of(st.floats(allow_nan=True), st.sampled_from([0.0, 1e-5, 2e-5])), max_size=40
-    )
+    st.lists(st.one_of(st.floats(allow_nan=True), st.sampled_from([0.0, 1e-5, 2e-5])), max_size=40)
 )
 def test_any_rates_give_counts_that_are_not_negative(rates: list[float]) -> None:
     step = np.arange(1, len(rates) + 1) * 10

@@ -1,0 +1,179 @@
+"""Where foreign logs come from: compressed, piped, joined, in a directory; and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from forensics.errors import InputError, UsageError
+from forensics.runlog.reading import Reading
+from forensics.runlog.run import load_joined, load_run
+from tests.unit.runlog.importers.samples import SAMPLES, hf_state, lines_of
+
+JSONL = SAMPLES["jsonl"]
+
+
+def stdin_of(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(data))
+    monkeypatch.setattr(sys, "stdin", stream)
+
+
+def test_compressed_logs_are_read_whatever_they_are_called(tmp_path: Path) -> None:
+    plain, packed, zstd = (tmp_path / name for name in ("a.log", "b.log", "c.log"))
+    plain.write_text(JSONL)
+    packed.write_bytes(gzip.compress(JSONL.encode()))
+    with pa.CompressedOutputStream(str(zstd), "zstd") as file:
+        file.write(JSONL.encode())
+    expected = load_run(plain).steps["loss"]
+    for path in (packed, zstd):
+        np.testing.assert_array_equal(load_run(path).steps["loss"], expected)
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    stdin_of(monkeypatch, SAMPLES["hf-stdout"].encode())
+    run = load_run("-")
+    assert str(run.path) == "-"
+    assert run.steps.source_format == "hf-stdout"
+
+
+@pytest.mark.parametrize("data", [b"", b"no log at all\n", b'{"a": 1}\n'])
+def test_standard_input_without_a_log_is_named(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin_of(monkeypatch, data)
+    with pytest.raises(InputError) as caught:
+        load_run("-")
+    assert caught.value.where == "standard input"
+
+
+def test_a_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(JSONL))
+    writer.start()
+    steps = load_run(pipe).steps
+    writer.join()
+    assert len(steps) == 12
+
+
+def test_files_of_one_run_are_joined(tmp_path: Path) -> None:
+    lines = JSONL.splitlines(keepends=True)
+    (tmp_path / "one.jsonl").write_text("".join(lines[:7]))
+    (tmp_path / "two.jsonl").write_text("".join(lines[7:]))
+    run = load_joined([tmp_path / "one.jsonl", tmp_path / "two.jsonl"])
+    assert run.steps.step.tolist() == list(range(12))
+    assert not run.superseded
+
+
+def test_csv_files_are_joined(tmp_path: Path) -> None:
+    lines = SAMPLES["csv"].splitlines(keepends=True)
+    (tmp_path / "one.csv").write_text("".join(lines[:7]))
+    (tmp_path / "two.csv").write_text("".join([lines[0], *lines[7:]]))
+    run = load_joined([tmp_path / "one.csv", tmp_path / "two.csv"])
+    assert run.steps.step.tolist() == list(range(12))
+
+
+def test_a_directory_of_checkpoints_gives_the_last_state(tmp_path: Path) -> None:
+    for rows in (4, 9, 12):
+        folder = tmp_path / f"checkpoint-{10 * rows}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(hf_state(rows))
+        (folder / "config.json").write_text('{"hidden_size": 64}')
+    assert load_run(tmp_path).steps.step[-1] == 120
+
+
+def test_a_directory_of_a_rotated_log_is_joined(tmp_path: Path) -> None:
+    lines = JSONL.splitlines(keepends=True)
+    for name, part, age in (("log.1.jsonl", lines[:5], 100), ("log.jsonl", lines[5:], 0)):
+        (tmp_path / name).write_text("".join(part))
+        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
+    assert load_run(tmp_path).steps.step.tolist() == list(range(12))
+
+
+def test_a_directory_with_logs_of_several_runs_asks_which(tmp_path: Path) -> None:
+    for name in ("alpha", "beta"):
+        (tmp_path / f"{name}.jsonl").write_text(JSONL)
+    with pytest.raises(InputError, match=r"holds 2 logs read as jsonl: alpha\.jsonl, beta\.jsonl"):
+        load_run(tmp_path)
+
+
+def test_runs_below_a_directory_are_not_its_log(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "steps.csv").write_text("step,loss\n0,1.0\n")
+    with pytest.raises(InputError, match="name one of the runs in it: a"):
+        load_run(tmp_path)
+
+
+def test_the_named_format_goes_before_what_the_file_looks_like(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(lines_of([{"current_steps": 1, "total_steps": 3, "loss": 2.0}]))
+    assert load_run(path).steps.source_format == "llama-factory"
+    assert load_run(path, Reading(format_in="jsonl")).steps.source_format == "jsonl"
+
+
+def test_a_mapping_names_columns(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("n,quality,size\n1,3.0,0.5\n2,2.5,0.6\n")
+    steps = load_run(
+        path, Reading(mapping={"step": "n", "loss": "quality", "grad_l2_pre_clip": "size"})
+    ).steps
+    assert steps.step.tolist() == [1, 2]
+    assert steps["loss"].tolist() == [3.0, 2.5]
+    assert steps["grad_l2_pre_clip"].tolist() == [0.5, 0.6]
+
+
+@pytest.mark.parametrize(
+    ("reading", "said"),
+    [
+        (Reading(format_in="megatrom"), "no format is called 'megatrom'"),
+        (Reading(mapping={"loss": "nowhere"}), "the log has no 'nowhere'"),
+        (Reading(mapping={"lossy": "loss"}), "'lossy' is no column of the step table"),
+    ],
+)
+def test_a_wrong_option_is_refused(tmp_path: Path, reading: Reading, said: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(JSONL)
+    with pytest.raises(UsageError, match=said):
+        load_run(path, reading)
+
+
+def test_the_choice_and_its_reason_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(JSONL)
+    facts = load_run(path).steps.facts
+    assert facts is not None
+    assert facts.confidence < 0.9
+    assert "loss" in facts.reason
+
+
+def test_our_own_log_loads_no_importer(tmp_path: Path) -> None:
+    import subprocess
+
+    path = tmp_path / "steps.csv"
+    header = "step,lr,grad_l2_pre_clip,grad_l2_post_clip,loss,skipped,skip_reason,scaler_scale"
+    path.write_text(f"{header}\n0,0.1,1.0,1.0,2.0,0,,1.0\n")
+    code = (
+        "import sys; from forensics.runlog.run import load_run; load_run(sys.argv[1]); "
+        "sys.exit(any('importers' in name or 'scanner.' in name and 'forensics' in name "
+        "for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0
+    other = tmp_path / "x.jsonl"
+    other.write_text(JSONL)
+    assert subprocess.run([sys.executable, "-c", code, str(other)], check=False).returncode == 1
+
+
+def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(JSONL)
+    told: list[tuple[int, int]] = []
+    load_run(path, Reading(progress=lambda done, total: told.append((done, total))))
+    assert told[-1] == (path.stat().st_size, path.stat().st_size)
