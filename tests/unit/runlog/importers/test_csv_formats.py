@@ -1,0 +1,137 @@
+"""Lightning, Keras, Ultralytics, Weights & Biases and plain CSV files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from forensics.runlog.log_facts import PER_EPOCH
+from tests.unit.runlog.importers.logs import column, read, same
+from tests.unit.runlog.importers.samples import lines_of
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_lightning_rows_of_one_step_are_put_together(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "epoch,lr-SGD,step,train_loss_epoch,train_loss_step,val_auc,val_loss\r\n"
+        "0,,49,,2.5,,\r\n0,0.1,49,,,,\r\n0,,99,,2.0,,\r\n0,,99,,,nan,2.25\r\n0,,99,2.2,,,\r\n",
+        name="metrics.csv",
+    )
+    assert table.source_format == "lightning-csv"
+    assert table.step.tolist() == [49, 99]
+    assert column(table, "loss") == [2.5, 2.0]
+    assert column(table, "lr") == [0.1, None]
+    assert column(table, "val_loss") == [None, 2.25]
+    assert table["covered_steps"].tolist() == [50, 50]
+
+
+def test_lightning_header_written_anew_when_a_metric_appears(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "epoch,step,train_loss\n0,0,2.5\n0,1,2.0\nepoch,step,train_loss,val_loss\n0,2,1.5,1.75\n",
+    )
+    assert column(table, "loss") == [2.5, 2.0, 1.5]
+    assert column(table, "val_loss") == [None, None, 1.75]
+
+
+def test_keras_counts_epochs(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "epoch,accuracy,loss,val_accuracy,val_loss\n0,0.1,2.5,0.1,2.6\n1,0.2,2.0,NA,NA\n",
+        name="training.log",
+    )
+    assert table.source_format == "keras-csv"
+    assert table.step.tolist() == [0, 1]
+    assert column(table, "val_loss") == [2.6, None]
+    assert table.facts is not None
+    assert table.facts.unit == PER_EPOCH
+    assert table.interval == 1
+
+
+def test_ultralytics_padded_from_0_with_an_infinite_validation(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "       epoch,  train/box_loss,  train/cls_loss,  metrics/recall(B),  val/box_loss,"
+        "  val/cls_loss,  lr/pg0,  lr/pg1\n"
+        "           0,            1.5,             2.0,               0.5,           1.0,"
+        "           inf,    0.1,    0.2\n"
+        "           1,            1.25,            1.75,              0.5,           1.0,"
+        "           nan,    0.1,    0.2\n",
+        name="results.csv",
+    )
+    assert table.source_format == "ultralytics-csv"
+    assert column(table, "loss") == [3.5, 3.0]
+    assert same(column(table, "val_loss"), [INF, NAN])
+    assert column(table, "lr_1") == [0.2, 0.2]
+    assert table.facts is not None
+    assert table.facts.step_base == 0
+
+
+def test_ultralytics_compact_from_1_with_a_clock(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "epoch,time,train/box_loss,train/dfl_loss,metrics/mAP50(B),val/box_loss,lr/pg0\n"
+        "1,2.5,1.5,0.5,0.1,1.0,0.01\n2,5.0,1.0,0.5,0.2,1.0,0.01\n",
+    )
+    assert column(table, "loss") == [2.0, 1.5]
+    assert column(table, "time_s") == [2.5, 5.0]
+    assert table.facts is not None
+    assert table.facts.step_base == 1
+
+
+def test_wandb_chart_takes_the_metric_and_not_its_extremes(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        '"Step","my - run-1 - train/loss","my - run-1 - train/loss__MIN",'
+        '"my - run-1 - train/loss__MAX"\n"10","2.5","2.0","3.0"\n"20","NaN","NaN","NaN"\n',
+    )
+    assert table.source_format == "wandb-csv"
+    assert table.step.tolist() == [10, 20]
+    assert same(column(table, "loss"), [2.5, NAN])
+
+
+def test_wandb_chart_of_two_runs_reads_the_first_and_says_so(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        '"Step","a - loss","a - loss__MIN","a - loss__MAX","b - loss","b - loss__MIN",'
+        '"b - loss__MAX"\n"1","2.5","2.5","2.5","9","9","9"\n',
+    )
+    assert column(table, "loss") == [2.5]
+    assert table.facts is not None
+    assert any("several runs" in note for note in table.facts.notes)
+
+
+def test_wandb_history_takes_the_trainers_step(tmp_path: Path) -> None:
+    records = [
+        {"_step": i, "_runtime": 2.0 * i, "_timestamp": 1.7e9, "train/global_step": 50 * i}
+        | {"train/loss": "NaN" if i == 3 else 2.0, "train/grad_norm": "Infinity" if i == 3 else 1.0}
+        for i in range(1, 5)
+    ]
+    table = read(tmp_path, lines_of(records))
+    assert table.source_format == "wandb-history"
+    assert table.step.tolist() == [50, 100, 150, 200]
+    assert same(column(table, "loss"), [2.0, 2.0, NAN, 2.0])
+    assert same(column(table, "grad_l2_pre_clip"), [1.0, 1.0, INF, 1.0])
+
+
+def test_any_csv_and_any_json_lines_by_their_names(tmp_path: Path) -> None:
+    csv = read(tmp_path, "iteration,Train Loss,gnorm\n3,2.5,1.5\n4,2.0,1.25\n")
+    jsonl = read(
+        tmp_path,
+        lines_of([{"iter": s, "losses/total_loss": v} for s, v in ((3, 2.5), (4, 2.0))])
+        + "not a record\n",
+    )
+    for table in (csv, jsonl):
+        assert table.step.tolist() == [3, 4]
+        assert column(table, "loss") == [2.5, 2.0]
+    assert column(csv, "grad_l2_pre_clip") == [1.5, 1.25]
+    assert "stray-lines" in {repair.kind for repair in jsonl.repairs}
+
+
+def test_other_numbers_are_kept_beside_the_known_ones(tmp_path: Path) -> None:
+    table = read(tmp_path, lines_of([{"step": 1, "loss": 2.0, "reward/mean": 0.25, "note": "x"}]))
+    np.testing.assert_array_equal(table["reward/mean"], [0.25])
+    assert "note" not in table
