@@ -110,7 +110,7 @@ def _head_levels(kept: FloatArray) -> FloatArray:
     """Median and sigma of the up to 128 values before each of the values from the ninth on."""
     padded = np.concatenate((np.full(WINDOW, np.nan), kept[:-1]))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
-    return levels(windows, np.minimum(np.arange(MIN_PAST, len(kept)), WINDOW))
+    return levels(np.array(windows), np.minimum(np.arange(MIN_PAST, len(kept)), WINDOW))
 
 
 def _hop_levels(kept: FloatArray) -> FloatArray:
@@ -122,19 +122,18 @@ def _hop_levels(kept: FloatArray) -> FloatArray:
     found = np.empty((2, len(windows)))
     for start in range(0, len(windows), _CHUNK):  # bounds the copies that are sorted
         part = slice(start, start + _CHUNK)
-        copy = windows[part].astype(np.float32)
-        found[:, part] = levels(copy, np.full(len(copy), WINDOW))
+        found[:, part] = levels(windows[part].astype(np.float32), WINDOW)
     return found
 
 
-def levels(windows: NDArray[Any], counts: IntArray) -> FloatArray:
+def levels(windows: NDArray[Any], counts: IntArray | int) -> FloatArray:
     """Median and robust sigma of each window; shape (2, windows).
 
     Args:
-        windows: shape (windows, size); NaN where there is no value.
-        counts: how many values each window has, at least 1.
+        windows: shape (windows, size); NaN where there is no value. What is in it is lost.
+        counts: how many values each window has, at least 1; one number where all have as many.
     """
-    middle = sorted_medians(np.array(windows), counts)
-    deviation = windows - middle[:, None].astype(windows.dtype)
-    spread = sorted_medians(np.abs(deviation, out=deviation), counts)
+    middle = sorted_medians(windows, counts)
+    windows -= middle[:, None].astype(windows.dtype)
+    spread = sorted_medians(np.abs(windows, out=windows), counts)
     return np.stack((middle, MAD_TO_SIGMA * spread))

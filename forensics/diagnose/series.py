@@ -111,10 +111,13 @@ def sigma(values: NDArray[Any]) -> float:
     return MAD_TO_SIGMA * float(np.median(np.abs(finite - np.median(finite))))
 
 
-def sorted_medians(windows: NDArray[Any], counts: IntArray) -> FloatArray:
-    """Median of each row, which is sorted in place: 6 times as fast as ``np.median``."""
+def sorted_medians(windows: NDArray[Any], counts: IntArray | int) -> FloatArray:
+    """Median of the ``counts`` values of each row, which is sorted in place.
+
+    6 times as fast as ``np.median``.
+    """
     windows.sort(axis=1)  # NaN goes last
-    row = np.arange(len(windows))
+    row = np.arange(len(windows)) if isinstance(counts, np.ndarray) else slice(None)
     middle = windows[row, (counts - 1) // 2] + windows[row, counts // 2]
     return np.asarray(middle / 2, dtype=np.float64)
 

@@ -64,7 +64,8 @@ def _far_at_first(values: FloatArray, count: int, z: float) -> IntArray:
     jump = _jumps(values, slice(0, min(count, WINDOW)))
     padded = np.concatenate((np.full(WINDOW, np.nan), jump[: WINDOW - 1]))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[MIN_PAST:]
-    usual = np.maximum(levels(windows, np.arange(MIN_PAST, MIN_PAST + len(windows)))[1], FLOOR)
+    counts = np.arange(MIN_PAST, MIN_PAST + len(windows))
+    usual = np.maximum(levels(np.array(windows), counts)[1], FLOOR)
     return MIN_PAST + np.flatnonzero(jump[MIN_PAST:] > z * usual[: len(jump) - MIN_PAST])
 
 
@@ -74,7 +75,7 @@ def _far_later(values: FloatArray, count: int, z: float) -> IntArray:
     for at in blocks(count):
         jump = _jumps(values, at)
         whole = jump[: len(jump) // WINDOW * WINDOW].reshape(-1, WINDOW).astype(np.float32)
-        spread = levels(whole, np.full(len(whole), WINDOW))[1]
+        spread = levels(whole, WINDOW)[1]
         usual = np.concatenate((usual[-1:], np.maximum(spread, FLOOR)))
         first = 0 if at.start else WINDOW
         if len(jump) > first:
