@@ -142,6 +142,9 @@ def chain_of(trace: StepTrace, index: int) -> tuple[ChainLink, ...]:
         found = next((d for d in damages if d.place == place), None)
         if found is not None:
             links.append(ChainLink(phase=str(phase), what=what, name=found.name, kind=found.kind))
+    if trace.raised is not None:
+        at = trace.raised
+        links.append(ChainLink(phase=str(at.phase), what="exception", name=at.function))
     return tuple(links)
 
 

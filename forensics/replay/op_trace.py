@@ -128,6 +128,8 @@ class OpTrace:
         self.parameters = {storage_key(p): name for name, p in model.named_parameters()}
         self.last_read: int | None = None
         """Birth of the last non-finite number that the host read off a tensor (``item()``)."""
+        self.last_scalar: tuple[int, str] | None = None
+        """Birth and kind of the last non-finite single number outside backward: a loss, a norm."""
         self.raised_in = ""
         """The operator that raised last, or empty."""
         self.parameter_names = parameter_names(model)
@@ -208,6 +210,7 @@ class OpTrace:
                 kind = nonfinite_kind(result)
                 if kind:
                     self._judge(_Judged(call, kind, result, lane, before))
+                    self._note_scalar(result, kind)
             self._note_underflow(call, out)
         return out
 
@@ -223,6 +226,11 @@ class OpTrace:
                     call, found, node=node_name(node), module=site.module, line=site.source_line
                 )
             )
+
+    def _note_scalar(self, result: Tensor, kind: str) -> None:
+        index = self.origin_of(result) if result.numel() == 1 else None
+        if index is not None and torch._C._current_autograd_node() is None:
+            self.last_scalar = index, kind
 
     def _note_reading(self, call: OperatorCall, lane: Lane) -> None:
         read = call.name == "aten._local_scalar_dense" and lane.inputs

@@ -21,7 +21,7 @@ def absorbed(facts: StepFacts) -> str:
     already 1, or where an operator divided by 0 rather than overflowed.
     """
     trace, scale = facts.trace, facts.scale
-    if not scale > _LEAST_SCALE or trace.raised or not math.isfinite(trace.loss):
+    if not scale > _LEAST_SCALE or not (trace.raised or math.isfinite(trace.loss)):
         return ""
     if not trace.damages or any(d.place != "gradient" for d in trace.damages):
         return ""

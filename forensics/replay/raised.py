@@ -25,6 +25,7 @@ class Raised:
         phase: where the step was.
         module: in whose forward; empty for none.
         source_line: the user's line.
+        by_user: a ``raise`` or ``assert`` of the user's own, rather than a refusal of torch.
         traceback: ``file.py:12  code`` of every line that is the user's, innermost last.
     """
 
@@ -33,6 +34,7 @@ class Raised:
     phase: Phase
     module: str
     source_line: str
+    by_user: bool = False
     traceback: tuple[str, ...] = ()
 
 
@@ -63,6 +65,7 @@ def describe_raised(error: BaseException, parts: Parts, operator: str = "") -> R
         phase=phase,
         module=site.module,
         source_line=site.source_line,
+        by_user=not operator and _called_below(inner),
         traceback=tuple(lines),
     )
 

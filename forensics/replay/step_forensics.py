@@ -29,7 +29,7 @@ from forensics.replay.applied import (
 from forensics.replay.call_site import Parts, Phase
 from forensics.replay.changes import Changes
 from forensics.replay.gradient_check import GradientWatch, gradient_origin
-from forensics.replay.judgement import norm_origin, origin_of
+from forensics.replay.judgement import norm_origin, origin_of, raised_origin
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.overflow import absorbed
 from forensics.replay.replayed_step import ReplayedStep
@@ -238,6 +238,8 @@ def judge(facts: StepFacts) -> tuple[Origin | None, str]:
     if origin is None:
         return first_fault(facts, BEFORE_NORM) or norm_origin(facts) or first_fault(facts), ""
     why = absorbed(facts)
+    if why and facts.trace.raised:
+        return raised_origin(facts.trace.raised), ""
     if why and facts.taken:
         return shared_scaler(facts) or origin, ""
     if why:

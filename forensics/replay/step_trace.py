@@ -133,7 +133,7 @@ class StepTracer:
         self.model, self.optimizers, self.extra = model, list(optimizers), list(extra)
         self.trace = OpTrace(model, parts)
         self._seen = _Gradients(self.trace)
-        self._loss: Any = float("nan")
+        self._loss: Any = None
         self._raised: Raised | None = None
         self._masks = _infinite_by_nature(model, self.extra)
         _take_in_leaves(self.trace, model, optimizers, micro_batches, self.extra, self._masks)
@@ -151,14 +151,16 @@ class StepTracer:
 
     def result(self) -> StepTrace:
         """What the trace shows; call once the step is over."""
-        first = [] if self._raised else _loss_damage(self.trace, self._loss)
+        first = _loss_damage(self.trace, self._loss)
+        if not self._seen.damages:
+            first = first or _guarded(self.trace, self._raised)
         left = _left_behind(self.trace, self.model, self.optimizers, self.extra, self._masks)
         names = self.trace.parameter_names.names.values()
         return StepTrace(
             births=tuple(self.trace.births),
             damages=(*first, *self._seen.damages, *left),
             arrival=tuple(self._seen.arrival),
-            loss=_number(self._loss),
+            loss=_number(float("nan") if self._raised else self._loss),
             exception=self._raised.message if self._raised else "",
             raised=self._raised,
             tied={all_names[0]: all_names[1:] for all_names in names if len(all_names) > 1},
@@ -294,11 +296,21 @@ def _damage(trace: OpTrace, place: str, name: str, tensor: Tensor) -> list[Damag
 
 def _loss_damage(trace: OpTrace, loss: Any) -> list[Damage]:
     """The loss, where it is non-finite; a plain number by way of the host's reading of it."""
+    if loss is None:
+        return []
     if is_float(loss):
         return _damage(trace, "loss", "", loss)
     value = _number(loss)
     kind = "nan" if value != value else "inf" if value in (float("inf"), float("-inf")) else ""
     return [Damage(place="loss", name="", kind=kind, birth=trace.last_read)] if kind else []
+
+
+def _guarded(trace: OpTrace, raised: Raised | None) -> list[Damage]:
+    """The loss that a guard of the user's own refused: the step never came to return it."""
+    if raised is None or not raised.by_user or trace.last_scalar is None:
+        return []
+    birth, kind = trace.last_scalar
+    return [Damage(place="loss", name="", kind=kind, birth=birth)]
 
 
 def _number(loss: Any) -> float:

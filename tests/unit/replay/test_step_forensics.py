@@ -408,6 +408,21 @@ def test_an_exception_of_the_user_s_own_is_told_as_it_is():
     assert "raise ValueError" in origin.source_line
 
 
+def test_a_guard_that_refuses_a_bad_loss_leads_to_what_made_it():
+    model = nn.Linear(4, 1)
+
+    def run() -> Tensor:
+        loss = (model(torch.ones(2, 4)) * 0).log().mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError("the loss is not finite")
+        loss.backward()
+        return loss
+
+    found = looked_into(training_of(model, []), run)
+    assert (found.origin.operator, found.origin.kind) == ("aten.log", FaultKind.INF)
+    assert [link.what for link in found.origin.chain][-1] == "exception"
+
+
 # -- with a session --------------------------------------------------------------------------
 
 

@@ -1,0 +1,416 @@
+"""What a step applied: each fault is found, and what looks like it and is sound is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from forensics.diagnose.bisection_result import FaultKind
+from forensics.replay.step_facts import Context
+from forensics.replay.step_forensics import Examination
+from tests.unit.replay.small_loops import Loop, looked_into, training_of
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+class ScaledLoop:
+    """A loop under fp16 autocast with a scaler, a schedule and a clip, each of which can be wrong."""
+
+    def __init__(self, scale: float = 1024.0, optimizer: Any = torch.optim.SGD, **options: Any):
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.optimizer = optimizer(self.model.parameters(), lr=1e-2, **options)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.5, total_iters=10)
+        self.unscales, self.max_norm, self.through_scaler = True, 0.1, True
+        self.schedules, self.by_hand, self.clips_before = False, False, True
+        self.inputs = [torch.randn(8, 4) for _ in range(2)]
+        self.training = training_of(
+            self.model, [self.optimizer], scaler=self.scaler, schedulers=[self.schedule]
+        )
+
+    def __call__(self) -> Tensor:
+        self.optimizer.zero_grad()
+        total = torch.zeros(())
+        for inputs in self.inputs:
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = self.model(inputs).float().pow(2).mean() / len(self.inputs)
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        if self.unscales:
+            self.scaler.unscale_(self.optimizer)
+        if self.by_hand:
+            for parameter in self.model.parameters():
+                parameter.grad /= self.scaler.get_scale()
+        if self.max_norm and self.clips_before:
+            clip_grad_norm_(self.model.parameters(), self.max_norm)
+        if self.through_scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if not self.clips_before:
+            clip_grad_norm_(self.model.parameters(), self.max_norm)
+        if self.schedules:
+            self.schedule.step()
+        return total
+
+    def examine(self, **options: Any) -> Examination:
+        return looked_into(self.training, self, batches=self.inputs, **options)
+
+
+def test_the_textbook_order_is_sound():
+    assert ScaledLoop().examine(after=2).origin is None
+    assert ScaledLoop(optimizer=torch.optim.AdamW, fused=True).examine(after=1).origin is None
+
+
+def test_a_clip_before_unscale_is_found_with_its_effective_threshold():
+    loop = ScaledLoop(scale=4096.0)
+    loop.unscales = False
+    origin = loop.examine().origin
+    assert (origin.kind, origin.operator, origin.phase) == (FaultKind.APPLIED, "clip", "clip")
+    assert "2.44e-05" in origin.summary  # 0.1 / 4096
+    assert "clip_grad_norm_" in origin.source_line
+    assert set(origin.parameters) == {name for name, _ in loop.model.named_parameters()}
+
+
+def test_a_threshold_that_is_scaled_on_purpose_is_sound():
+    loop = ScaledLoop(scale=4096.0)
+    loop.unscales, loop.max_norm = False, 0.1 * 4096
+    assert loop.examine(context=Context(threshold=0.1)).origin is None
+    assert loop.examine().origin is None
+
+
+def test_a_clip_of_scaled_gradients_that_does_not_engage_is_sound():
+    loop = ScaledLoop(scale=2.0)
+    loop.unscales, loop.max_norm = False, 1e6
+    assert loop.examine().origin is None
+
+
+def test_a_step_past_the_scaler_is_found():
+    loop = ScaledLoop()
+    loop.unscales, loop.through_scaler, loop.max_norm = False, False, 0.0
+    origin = loop.examine().origin
+    assert (origin.operator, origin.phase) == ("optimizer", "optimizer")
+    assert origin.module in ("0", "2")
+    assert origin.parameter.startswith(origin.module)
+    assert "loss scale of 1,024" in origin.summary
+
+
+def test_unscaling_by_hand_and_stepping_without_the_scaler_is_sound():
+    loop = ScaledLoop()
+    loop.unscales, loop.through_scaler, loop.by_hand = False, False, True
+    loop.max_norm = 0.0
+    assert loop.examine().origin is None
+
+
+def test_an_overflow_that_the_scaler_absorbs_is_no_fault_and_says_why():
+    found = ScaledLoop(scale=2.0**40).examine()
+    assert found.trace.damages
+    assert found.origin is None
+    assert "loss scale of 1.09951e+12" in found.absorbed
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_a_schedule_that_moves_in_a_skipped_step_is_found():
+    loop = ScaledLoop(scale=2.0**40)
+    loop.schedules = True
+    origin = loop.examine().origin
+    assert (origin.operator, origin.phase) == ("lr_scheduler.step", "scheduler")
+    assert "from 0.005 to 0.0055" in origin.summary
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+def test_a_schedule_by_epochs_may_move_in_a_skipped_step():
+    loop = ScaledLoop(scale=2.0**40)
+    loop.schedules = True
+    assert loop.examine(context=Context(step=200)).origin is None
+
+
+def test_a_schedule_that_moves_twice_a_step_is_found_but_not_by_micro_batches():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    loop = Loop(model, optimizer, torch.ones(2, 2), schedulers=[schedule])
+
+    def run() -> Tensor:
+        loss = loop()
+        schedule.step()
+        schedule.step()
+        return loss
+
+    origin = looked_into(loop.training, run, batches=[loop.inputs]).origin
+    assert (origin.operator, origin.phase) == ("lr_scheduler.step", "scheduler")
+    assert "2 times" in origin.summary
+    assert looked_into(loop.training, run, batches=[loop.inputs] * 2).origin is None
+
+
+def test_an_exception_is_not_blamed_on_an_overflow_that_the_scaler_would_have_absorbed():
+    loop = ScaledLoop(scale=2.0**40)
+
+    def run() -> Tensor:
+        loop()
+        raise OSError("no space left")
+
+    origin = looked_into(loop.training, run).origin
+    assert (origin.kind, origin.operator) == (FaultKind.EXCEPTION, "OSError")
+
+
+def test_a_fused_skip_is_a_fault_only_where_something_counts_it_as_a_step():
+    loop = ScaledLoop(scale=2.0**40, optimizer=torch.optim.AdamW, fused=True)
+    assert loop.examine().origin is None
+    loop = ScaledLoop(scale=2.0**40, optimizer=torch.optim.AdamW, fused=True)
+    loop.optimizer.register_step_post_hook(lambda *_: None)
+    origin = loop.examine().origin
+    assert (origin.operator, origin.phase) == ("_fused_adamw_", "optimizer")
+    assert "found_inf is 1" in origin.summary
+
+
+def test_one_scaler_that_lets_only_one_of_two_optimizers_step_is_found():
+    model = nn.ModuleDict({"a": nn.Linear(4, 8), "b": nn.Linear(8, 1)})
+    optimizers = [torch.optim.SGD(part.parameters(), 1e-3) for part in model.values()]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**11)
+    large = torch.full((4, 4), 3e4)
+
+    def run() -> Tensor:
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model["b"](model["a"](large).tanh()).float().mean() * 4
+        scaler.scale(loss).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    with torch.no_grad():
+        model["a"].weight.fill_(1e-6)
+    origin = looked_into(training_of(model, optimizers, scaler=scaler), run).origin
+    assert (origin.operator, origin.phase) == ("GradScaler.step", "optimizer")
+    assert origin.parameter.startswith("a.")
+
+
+def test_a_scale_that_jumps_back_makes_its_overflow_a_fault():
+    loop = ScaledLoop(scale=256.0)
+    loop()
+    new = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    def resumed() -> Tensor:
+        loop.scaler.load_state_dict(new.state_dict())
+        return loop()
+
+    found = looked_into(loop.training, resumed, batches=loop.inputs)
+    assert found.origin.phase == "backward"
+    assert found.origin.chain[0].what == "loss scale"
+    assert "the loss scale was reset (256 -> 1.09951e+12)" in found.origin.summary
+
+
+def test_a_scale_that_jumped_between_two_records_is_found_where_nothing_overflows():
+    loop = ScaledLoop(scale=4096.0)
+    origin = loop.examine(context=Context(step=5, scale_before=16.0)).origin
+    assert (origin.operator, origin.phase) == ("resume", "outside")
+    assert ScaledLoop(scale=4096.0).examine(context=Context(scale_before=2048.0)).origin is None
+
+
+def test_moments_that_are_gone_are_found_by_their_counts():
+    model = nn.Linear(4, 1)
+    loop = Loop(model, torch.optim.Adam(model.parameters()), torch.ones(2, 4))
+    for _ in range(3):
+        loop()
+
+    def resumed() -> Tensor:
+        loop.optimizer.state.clear()
+        return loop()
+
+    origin = looked_into(loop.training, resumed).origin
+    assert (origin.operator, origin.phase) == ("resume", "optimizer")
+    assert "after 3 steps" in origin.summary
+    assert "of 2 parameters 2 start again" in origin.summary
+
+
+def test_a_state_that_is_empty_although_steps_were_taken_is_found_and_the_first_step_is_sound():
+    model = nn.Linear(4, 1)
+    loop = Loop(model, torch.optim.Adam(model.parameters()), torch.ones(2, 4))
+    assert loop.examine(context=Context(step=0)).origin is None
+    model = nn.Linear(4, 1)
+    loop = Loop(model, torch.optim.Adam(model.parameters()), torch.ones(2, 4))
+    origin = loop.examine(context=Context(step=9, trained=True)).origin
+    assert origin.operator == "resume"
+    model = nn.Linear(4, 1)
+    loop = Loop(model, torch.optim.SGD(model.parameters(), 0.1), torch.ones(2, 4))
+    assert loop.examine(context=Context(step=9, trained=True)).origin is None
+
+
+def test_gradients_that_nobody_clears_are_found():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+
+    def run() -> Tensor:
+        loss = model(torch.ones(2, 4)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    training = training_of(model, [optimizer])
+    origin = looked_into(training, run, after=2).origin
+    assert (origin.operator, origin.phase) == ("zero_grad", "backward")
+    skipped = Context(step=2, taken_before=False)
+    assert looked_into(training, run, context=skipped).origin is None
+
+
+def test_gradients_of_another_part_that_are_cleared_in_time_are_sound():
+    parts = nn.ModuleDict({"maker": nn.Linear(2, 4), "judge": nn.Linear(4, 1)})
+    optimizers = {name: torch.optim.Adam(part.parameters()) for name, part in parts.items()}
+
+    def run() -> Tensor:
+        made = parts["maker"](torch.randn(4, 2))
+        optimizers["maker"].zero_grad()
+        (-parts["judge"](made).mean()).backward()
+        optimizers["maker"].step()
+        optimizers["judge"].zero_grad()
+        loss = parts["judge"](made.detach()).mean()
+        loss.backward()
+        optimizers["judge"].step()
+        return loss
+
+    training = training_of(parts, list(optimizers.values()))
+    assert looked_into(training, run, after=3).origin is None
+
+
+def test_gradients_that_underflow_are_traced_to_the_product_that_lost_them():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    with torch.no_grad():
+        model[2].weight.mul_(1e-4)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.ones(4, 4)).float().pow(2).mean() * 1e-3
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    origin = looked_into(training_of(model, [optimizer]), run).origin
+    assert (origin.operator, origin.autograd_node) == ("aten.mm", "AddmmBackward0")
+    assert (origin.phase, origin.module, origin.parameter) == ("backward", "0", "0.weight")
+    assert origin.parameters[0] in ("0.weight", "0.bias")
+    assert "2 of 4 parameters are exactly 0" in origin.summary
+
+
+def test_gradients_that_are_0_for_a_reason_are_sound():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    with torch.no_grad():
+        model[0].bias.fill_(-100.0)  # every unit is dead
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.ones(4, 4)).float().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    found = looked_into(training_of(model, [optimizer]), run)
+    assert found.trace.arrived["0.weight"] == 0.0
+    assert found.origin is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.AdamW, {}),
+        (torch.optim.Adam, {"fused": True}),
+        (torch.optim.RMSprop, {"foreach": True}),
+    ],
+)
+def test_updates_that_bfloat16_rounds_away_are_found_and_larger_ones_are_sound(kind, options):
+    def examined(rate: float, share: float = 1.0) -> Examination:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).bfloat16()
+        optimizer = kind(model.parameters(), lr=rate, **options)
+        inputs = torch.randn(8, 8).bfloat16()
+        loop = Loop(model, optimizer, inputs)
+        return loop.examine(context=Context(rate_share=share))
+
+    origin = examined(1e-6).origin
+    assert (origin.operator, origin.phase) == ("optimizer rounding", "optimizer")
+    assert (origin.module, origin.parameter) == ("0", "0.weight")
+    assert "bfloat16" in origin.summary
+    assert examined(0.1).origin is None
+    assert examined(1e-6, share=0.01).origin is None  # the end of a schedule
+    assert examined(0.0).origin is None
+
+
+def test_a_half_precision_weight_with_a_master_copy_is_sound():
+    class Master(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                state = self.state[parameter]
+                state.setdefault("copy", parameter.float())
+                state["copy"] -= 1e-6 * parameter.grad.float()
+                parameter.copy_(state["copy"])
+
+    model = nn.Linear(4, 4).bfloat16()
+    loop = Loop(model, Master(model.parameters(), 1e-6), torch.ones(2, 4).bfloat16())
+    assert loop.examine(after=2).origin is None
+
+
+def test_a_clip_that_comes_too_late_or_never_is_found_against_the_configured_threshold():
+    loop = ScaledLoop()
+    loop.clips_before = False
+    known = Context(threshold=0.1)
+    assert "it came after the step" in loop.examine(context=known).origin.summary
+    loop = ScaledLoop()
+    loop.max_norm = 0.0
+    assert "nothing was clipped" in loop.examine(context=known).origin.summary
+    assert ScaledLoop().examine(context=known).origin is None
+    assert ScaledLoop().examine(context=Context(threshold=1e6)).origin is None
+
+
+def test_rests_that_are_sound():
+    model = nn.ModuleDict({"used": nn.Linear(4, 1), "idle": nn.Linear(4, 1)})
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        loss = model["used"](torch.ones(2, 4)).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    training = training_of(model, [optimizer])
+    assert looked_into(training, run, after=2).origin is None
+    model["used"].weight.requires_grad_(False)
+    assert looked_into(training, run, after=2).origin is None
+
+
+def test_sparse_gradients_are_sound():
+    model = nn.Sequential(nn.Embedding(9, 4, sparse=True))
+    loop = Loop(model, torch.optim.SparseAdam(model.parameters()), torch.tensor([1, 1, 5]))
+    assert loop.examine(after=2).origin is None
+
+
+def test_looking_at_what_is_applied_changes_no_bit():
+    def weights(examined: bool) -> Tensor:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 1)).bfloat16()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        loop = Loop(model, optimizer, torch.randn(8, 8).bfloat16())
+        for _ in range(3):
+            loop.examine() if examined else loop()
+        moments = [v for state in optimizer.state.values() for v in state.values()]
+        return torch.cat([t.detach().float().flatten() for t in [*model.parameters(), *moments]])
+
+    assert torch.equal(weights(True), weights(False))
+    assert math.isfinite(float(weights(False).sum()))
