@@ -21,7 +21,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
     case.sound = search.sound
     if fault is not None:
         _silently_located(case, session, fault)
-    elif case.suspicion.root is None and is_affordable(case.run):
+    elif case.suspicion.root is None and not case.options.from_step and is_affordable(case.run):
         _sweep(case, session)
     else:
         _nothing_found(case)

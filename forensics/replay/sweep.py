@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
 from forensics.replay.detection import Detector, Passage
 from forensics.replay.movement import state_counts
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
-from forensics.replay.step_watch import StepWatch
 from forensics.runlog.run import Run
 
 MOST_STEPS = 2000
@@ -48,18 +50,20 @@ class StateLossWatch:
 
     def trace(self, run: Callable[[], Any]) -> Any:
         """Run one step and watch it; as ``Session.run_step`` takes it."""
-        held = {id(o): state_counts(o) for o in self._session.training.optimizers}
-        watch = StepWatch(measure=False)
+        left = {id(o): state_counts(o) for o in self._session.training.optimizers}
         self.fired = False
+
+        def entered(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            counts = state_counts(optimizer)
+            had = left.get(id(optimizer), {})
+            anew = id(optimizer) not in left and any(left.values())
+            self.fired |= anew or any(counts.get(key, -2.0) < n for key, n in had.items())
+
+        hook = register_optimizer_step_pre_hook(entered)
         try:
-            with watch.watching() as events:
-                return run()
+            return run()
         finally:
-            for call in events.optimizers:
-                had = held.get(id(call.optimizer), {})
-                self.fired |= any(call.counts.get(k, -2.0) < count for k, count in had.items())
-            entered = {id(call.optimizer) for call in events.optimizers}
-            self.fired |= bool(entered - held.keys()) and any(held.values())
+            hook.remove()
 
 
 def sweep(
