@@ -128,8 +128,8 @@ def _power(origin: Origin) -> str:
     """A power overflows on a large base, and is undefined at and below 0."""
     base = origin.inputs[0].absmax if origin.inputs else 0.0
     if origin.kind is FaultKind.INF and base > 1:
-        return f"normalise what goes into it, or compute it in {_wider(origin)}"
-    return "keep the base away from 0, or add an epsilon to it"
+        return f"normalise what goes into {origin.operator}, or compute it in {_wider(origin)}"
+    return f"keep the base of {origin.operator} away from 0, or add an epsilon to it"
 
 
 def _wider(origin: Origin) -> str:
@@ -140,7 +140,7 @@ def _wider(origin: Origin) -> str:
 def _product(origin: Origin) -> str:
     dtype = origin.output.dtype if origin.output else ""
     if dtype != "float16":
-        return "look at what makes its inputs so large: they, not the product, are at fault"
+        return f"look at what makes the inputs of {origin.operator} so large: they are at fault"
     if origin.phase == "backward":
         return "call backward() outside autocast, and lower what it multiplies"
-    return "run that product in fp32 or bf16, or normalise what goes into it"
+    return f"run {origin.operator} in fp32 or bf16, or normalise what goes into it"

@@ -74,7 +74,7 @@ class OperatorCatch(TorchDispatchMode):
         kept = self._copied(args), self._copied(said)
         out = func(*args, **kwargs)
         for result, lane in call.results(out, lanes):
-            index = lanes.index(lane)
+            index = next(i for i, known in enumerate(lanes) if known is lane)
             if self._is_the_one(nonfinite_kind(result), kinds[index], facts[index]):
                 made = nonfinite_kind(result)
                 self._take(func, made, *kept, index if len(lanes) > 1 else None, len(lanes))
@@ -110,7 +110,8 @@ class OperatorCatch(TorchDispatchMode):
         self, func: Any, made: str, args: Any, kwargs: Any, lane: int | None, lanes: int
     ) -> None:
         if lane is not None:
-            args, kwargs = _only(args, lane, lanes), _only(kwargs, lane, lanes)
+            args = [_only(value, lane, lanes) for value in args]
+            kwargs = {name: _only(value, lane, lanes) for name, value in kwargs.items()}
         if _bytes([args, kwargs]) > LARGEST:
             self.note = f"its inputs take more than {LARGEST >> 20} MiB"
             return
@@ -160,14 +161,10 @@ def _alike(found: list[TensorFacts], told: tuple[TensorFacts, ...]) -> bool:
     return [key(f) for f in found] == [key(f) for f in told]
 
 
-def _only(tree: Any, lane: int, lanes: int) -> Any:
-    """Of every list with one entry a lane the lane's own."""
-    if isinstance(tree, dict):
-        return {name: _only(value, lane, lanes) for name, value in tree.items()}
-    return [
-        value[lane : lane + 1] if isinstance(value, list) and len(value) == lanes else value
-        for value in tree
-    ]
+def _only(value: Any, lane: int, lanes: int) -> Any:
+    """Of a list with one entry a lane the lane's own."""
+    listed = isinstance(value, list) and len(value) == lanes
+    return value[lane : lane + 1] if listed else value
 
 
 def _on_cpu(tree: Any) -> Any:

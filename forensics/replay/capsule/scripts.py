@@ -17,7 +17,8 @@ from forensics.replay.capsule import run_capsule
 
 here = Path(__file__).resolve().parent
 verdict = run_capsule(here, recipe={recipe})
-print(verdict.answer(), *verdict.differences, sep="\n  ")
+for line in (verdict.answer(), *verdict.differences):
+    print(line)
 sys.exit(0 if verdict.confirmed else 1)
 '''
 
