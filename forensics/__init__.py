@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forensics.diagnose.rule import Rule, rule, threshold
     from forensics.diagnose.rules import RULES
     from forensics.diagnose.signals import Signals
+    from forensics.diagnose.state_health import StateHealth
     from forensics.errors import ExitCode, ForensicsError, InputError, OutputError, UsageError
     from forensics.record.config import Config
     from forensics.record.null_recorder import NullRecorder
@@ -47,10 +48,15 @@ if TYPE_CHECKING:
     from forensics.render.bisect_json import render_bisect_json
     from forensics.render.bisect_markdown import render_bisect_markdown
     from forensics.render.bisect_text import render_bisect_text
+    from forensics.render.inspect_json import render_inspect_json
+    from forensics.render.inspect_markdown import render_inspect_markdown
+    from forensics.render.inspect_text import render_inspect_text
     from forensics.render.json_report import render_json
     from forensics.render.markdown_report import render_markdown
     from forensics.render.text_report import render_text
     from forensics.replay.bisect import bisect_run
+    from forensics.replay.checkpoint_health import examine_state
+    from forensics.replay.health_bisection import bisect_health
     from forensics.runlog.run import Run, load_run
     from forensics.runlog.steps import StepTable
     from forensics.settings import Settings, load_settings
@@ -82,15 +88,18 @@ _ORIGIN = {
     "Settings": "forensics.settings",
     "Severity": "forensics.diagnose.finding",
     "Signals": "forensics.diagnose.signals",
+    "StateHealth": "forensics.diagnose.state_health",
     "Status": "forensics.diagnose.finding",
     "StepTable": "forensics.runlog.steps",
     "TimelineEntry": "forensics.diagnose.finding",
     "Training": "forensics.record.recipe",
     "UsageError": "forensics.errors",
     "Verdict": "forensics.diagnose.finding",
+    "bisect_health": "forensics.replay.health_bisection",
     "bisect_run": "forensics.replay.bisect",
     "compare_runs": "forensics.diagnose.comparison:compare",
     "diagnose_run": "forensics.diagnose.engine:diagnose",
+    "examine_state": "forensics.replay.checkpoint_health",
     "find_recipe": "forensics.record.recipe_lookup",
     "load_run": "forensics.runlog.run",
     "load_settings": "forensics.settings",
@@ -100,6 +109,9 @@ _ORIGIN = {
     "render_bisect_json": "forensics.render.bisect_json",
     "render_bisect_markdown": "forensics.render.bisect_markdown",
     "render_bisect_text": "forensics.render.bisect_text",
+    "render_inspect_json": "forensics.render.inspect_json",
+    "render_inspect_markdown": "forensics.render.inspect_markdown",
+    "render_inspect_text": "forensics.render.inspect_text",
     "render_json": "forensics.render.json_report",
     "render_markdown": "forensics.render.markdown_report",
     "render_text": "forensics.render.text_report",
@@ -133,15 +145,18 @@ __all__ = [
     "Settings",
     "Severity",
     "Signals",
+    "StateHealth",
     "Status",
     "StepTable",
     "TimelineEntry",
     "Training",
     "UsageError",
     "Verdict",
+    "bisect_health",
     "bisect_run",
     "compare_runs",
     "diagnose_run",
+    "examine_state",
     "find_recipe",
     "load_run",
     "load_settings",
@@ -151,6 +166,9 @@ __all__ = [
     "render_bisect_json",
     "render_bisect_markdown",
     "render_bisect_text",
+    "render_inspect_json",
+    "render_inspect_markdown",
+    "render_inspect_text",
     "render_json",
     "render_markdown",
     "render_text",

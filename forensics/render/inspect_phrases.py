@@ -61,8 +61,8 @@ def verdict(health: StateHealth) -> str:
         return "finite: nothing in it is NaN, nor infinite where it must not be."
     kinds = Counter(_KINDS.get(tensor.kind, tensor.kind) for tensor in health.bad)
     told = [counted(count, kind) for kind, count in kinds.most_common()]
-    verb = "holds" if len(health.bad) == 1 else "hold"
-    return f"not finite: {', '.join(told[:-1])}{' and ' * (len(told) > 1)}{told[-1]} {verb} NaN or Inf."
+    who = " and ".join(part for part in (", ".join(told[:-1]), told[-1]) if part)
+    return f"not finite: {who} {'holds' if len(health.bad) == 1 else 'hold'} NaN or Inf."
 
 
 def bad_cells(bad: BadValue) -> tuple[str, ...]:

@@ -19,7 +19,14 @@ from forensics.replay.saved_states.torch_objects import COMPOUND
 DEEPEST = 100
 """Containers within containers that are looked through; a module tree is a third of that."""
 _ARRAY = "multiarray._reconstruct"
-_OF_NO_INTEREST = ("numpy", "collections", "_codecs", COMPOUND)
+_OF_NO_INTEREST = (
+    "numpy",
+    "collections",
+    "_codecs",
+    "torch.distributed",
+    "torch.serialization",
+    COMPOUND,
+)
 _ARRAY_TYPES = frozenset(["f2", "f4", "f8", "c8", "c16"])
 
 Leaf = tuple[tuple[str, ...], StoredTensor | Tensor | float]

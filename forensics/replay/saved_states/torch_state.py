@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from forensics.replay.saved_states.torch_objects import COMPOUND
 from forensics.replay.saved_states.zip_records import Window
 
 _STEP_KEYS = ("step", "global_step", "iteration", "iter", "num_updates", "steps")
+_DTENSOR = re.compile(r"(\.\d+)?\._local_tensor\Z")
+"""Where a DTensor keeps its rank's part."""
 _MODULE_PARTS = ("_modules", "_parameters", "_buffers")
 
 
@@ -88,6 +91,7 @@ class _Namer:
 
     def named(self, parts: tuple[str, ...], value: Tensor | float) -> StateValue:
         name = ".".join(part for part in parts if part not in _MODULE_PARTS)
+        name = _DTENSOR.sub("", name)
         if parts[:1] and parts[0] in self._models:
             kind = roles.kind_of(parts[1:], bare=True)
         else:
@@ -122,10 +126,16 @@ def _plain_models(tree: Any) -> set[str]:
 
 def is_bare(tree: Any) -> bool:
     """Is this a model's ``state_dict`` and nothing else?"""
-    return isinstance(tree, dict) and all(
-        isinstance(value, StoredTensor) or (isinstance(value, Built) and value.name == COMPOUND)
-        for value in tree.values()
+    return (
+        isinstance(tree, dict)
+        and any(_is_tensor(value) for value in tree.values())
+        # A module may keep anything under that name: Transformer Engine its fp8 scales.
+        and all(_is_tensor(v) or str(k).endswith("_extra_state") for k, v in tree.items())
     )
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, StoredTensor) or (isinstance(value, Built) and value.name == COMPOUND)
 
 
 def step_inside(tree: Any) -> int | None:
