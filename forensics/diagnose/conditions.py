@@ -10,6 +10,10 @@ from forensics.diagnose.clipping import starves
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
 
+FAST_ROWS = 100
+"""Rows in which an explosion is over before a loss can be said to have led it."""
+FAST_GROWTH = 1000.0
+"""Three decades; what a rate a little too high does takes hundreds of steps for it."""
 When = Callable[[Signals, Finding, Finding], bool]
 """``(signals, root, consequence) → does the root explain the consequence?``"""
 
@@ -99,6 +103,15 @@ def most_of_it_came_after(signals: Signals, root: Finding, consequence: Finding)
     del signals
     middle = (consequence.first_step + consequence.last_step) / 2
     return consequence.first_step <= root.first_step <= middle
+
+
+def explodes_at_once(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The norm grows a thousandfold within 100 rows: then it is the growth that is to be told."""
+    del consequence
+    start = _rows(signals, root).start
+    norm = signals.norm[start : start + FAST_ROWS]
+    known = norm[np.isfinite(norm) & (norm > 0)]
+    return len(known) > 1 and bool(known.max() >= FAST_GROWTH * known[0])
 
 
 def no_gradient_is_left(signals: Signals, root: Finding, consequence: Finding) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
+from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import column_medians, families, matrix_mask, usable
 from forensics.diagnose.wording import number
@@ -63,17 +64,13 @@ class DepthTrend:
 
     def evidence(self) -> Evidence:
         """One value a layer, all at the first snapshot."""
-        first, last = self.layers[0], self.layers[-1]
+        picked = spread_out(np.arange(len(self.layers)))
         return Evidence(
-            signal=f"{self.signal} of {self.template}, layers {first} to {last}",
-            steps=(self.first_step,) * min(12, len(self.layers)),
-            values=tuple(float(v) for v in _thin(self.values)),
+            signal=f"{self.signal} of {self.template} at step {self.first_step:,}",
+            steps=(self.first_step,) * len(picked),
+            values=tuple(float(value) for value in self.values[picked]),
+            places=tuple(f"layer {layer}" for layer in self.layers[picked]),
         )
-
-
-def _thin(values: FloatArray) -> FloatArray:
-    picks = np.linspace(0, len(values) - 1, min(12, len(values))).round().astype(np.int64)
-    return np.asarray(values[picks], dtype=np.float64)
 
 
 def depth_trends(signals: Signals, least: int) -> Iterator[DepthTrend]:

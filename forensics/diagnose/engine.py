@@ -44,7 +44,7 @@ def diagnose(
     """
     from forensics.diagnose.facts import facts_of
     from forensics.diagnose.rules import RULES
-    from forensics.diagnose.verdict import weigh
+    from forensics.diagnose.verdict import retold, weigh
 
     chosen = _choose(RULES if rules is None else rules, select, ignore)
     run, result, notes = _bisection_of(run)
@@ -61,7 +61,10 @@ def diagnose(
         verdict = weigh(signals, tuple(findings), tuple(outcomes))
         facts = facts_of(signals)
     diagnosis = Diagnosis(
-        run=facts, verdict=verdict, findings=tuple(findings), rules=tuple(outcomes)
+        run=facts,
+        verdict=verdict,
+        findings=retold(tuple(findings), verdict),
+        rules=tuple(outcomes),
     )
     return _with_bisection(diagnosis, result, notes)
 

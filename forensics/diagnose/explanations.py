@@ -18,6 +18,7 @@ from forensics.diagnose.conditions import (
     at_or_after_spike,
     both,
     during,
+    explodes_at_once,
     from_then_on,
     in_fp16,
     is_poisonous,
@@ -161,6 +162,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_DAMAGE, *_SKIPS, "loss-divergence", "loss-spike", "weight-growth"),
         not_before_the_loss,
         "the norm grew first",
+    ),
+    Explanation(
+        ("gradient-explosion",),
+        ("loss-divergence", "loss-spike", "gradient-spike", "weight-growth"),
+        both(explodes_at_once, within(4, 1 << 62)),
+        "both set in together, and the growth of the norm says how fast",
     ),
     Explanation(
         ("loss-divergence",),

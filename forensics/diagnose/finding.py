@@ -29,12 +29,14 @@ class Evidence:
         steps: the steps, few enough to print (at most about 12).
         values: one value a step.
         threshold: the limit they are held against, if any.
+        places: what each value is of, where that is not its step (``layer 11``); else empty.
     """
 
     signal: str
     steps: tuple[int, ...]
     values: tuple[float, ...]
     threshold: float | None = None
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

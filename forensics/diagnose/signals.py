@@ -157,7 +157,7 @@ class Signals:
             signal=signal,
             steps=tuple(int(s) for s in self.step[picked]),
             values=tuple(float(v) for v in values[picked]),
-            threshold=threshold,
+            threshold=None if threshold is None or np.isnan(threshold) else threshold,
         )
 
     # -- the columns, by the names the rules use --------------------------------------------
@@ -223,7 +223,13 @@ class Signals:
     @cached_property
     def skips_known(self) -> BoolArray:
         """Does the row say whether, or how many of, its steps were skipped? Shape (rows,)."""
-        return self.present("skipped") | self.present("skipped_steps")
+        said = self.present("skipped")
+        return said | self.present("skipped_steps") if "skipped_steps" in self.table else said
+
+    @property
+    def counts_steps(self) -> bool:
+        """Can a row stand for several steps, or count several skips?"""
+        return "covered_steps" in self.table or "skipped_steps" in self.table
 
     @cached_property
     def loss_bad(self) -> BoolArray:

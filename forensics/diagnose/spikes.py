@@ -95,6 +95,12 @@ class Spikes:
         """The log ends before anything can be said about recovery."""
         return np.isnan(self.after) & ~self.lost
 
+    def after_window(self, spike: int) -> str:
+        """When ``after`` was measured: ``100 to 200 rows later``; less where the log ends."""
+        peak = int(self.peak[spike])
+        left = min(len(self.values) - peak - 1, AFTERMATH)
+        return f"{min(AFTERMATH // 2, left // 2):,} to {left:,} rows later"
+
     def rows_to_recover(self, spike: int) -> int | None:
         """Rows from the peak until the value is back, or None within the next 400 values."""
         peak = int(self.peak[spike])

@@ -29,11 +29,14 @@ def timeline(
         consequences: in order of step.
     """
     row = int(np.searchsorted(signals.step, root.begins))
-    entries = [*_lead_up(signals, row), *_last_healthy(signals, row)]
-    entries.append(_entry(root))
     told = [f for f in consequences if f.severity > Severity.INFO] or list(consequences)
-    entries += [_entry(f) for f in _one_a_rule(told)[:MOST_FOLLOWERS]]
-    return tuple(entries)
+    followers = _one_a_rule(told)[:MOST_FOLLOWERS]
+    # The onset of a slow consequence may be read off a little early: time orders the lines.
+    early = [f for f in followers if f.begins < root.begins]
+    first = min([row, *(int(np.searchsorted(signals.step, f.begins)) for f in early)])
+    later = [f for f in followers if f not in early]
+    events = [_entry(f) for f in (*sorted(early, key=lambda f: f.begins), root, *later)]
+    return (*_lead_up(signals, first), *_last_healthy(signals, first), *events)
 
 
 def _one_a_rule(findings: list[Finding]) -> list[Finding]:

@@ -7,6 +7,8 @@ earliest of those first. What its chain does not reach is unrelated and told as 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from forensics.diagnose.explanations import explains, may_be_root
 from forensics.diagnose.finding import (
     Finding,
@@ -20,12 +22,22 @@ from forensics.diagnose.next_command import next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
-from forensics.diagnose.wording import sentence
+from forensics.diagnose.wording import sentence, start_of
 from forensics.diagnose.wording import steps as step_count
 
 MOST_WEIGHED = 200
 """Findings that are weighed against each other (pairs grow with the square); the worst come first,
 and a log with more episodes than this has no chain worth telling beyond them."""
+_SPIKES = ("loss-spike", "gradient-spike")
+_CARRY_SPIKES = (
+    "loss-divergence",
+    "gradient-explosion",
+    "gradient-vanishing",
+    "learning-rate-fault",
+    "loss-oscillation",
+    "depth-growth",
+)
+"""Roots in whose course the loss and the norm jump: the batch is not to blame for that."""
 TOO_SHORT = 10
 """Rows below which silence means nothing: no detector has a past to compare with."""
 
@@ -60,6 +72,19 @@ def weigh(
         undecided=open_questions(signals, findings[root], findings),
         timeline=timeline(signals, findings[root], chain),
         next_command=next_command(signals, findings[root]),
+    )
+
+
+def retold(findings: tuple[Finding, ...], verdict: Verdict) -> tuple[Finding, ...]:
+    """The findings, where a spike that is part of the root's story claims no cause of its own."""
+    root = None if verdict.root is None else findings[verdict.root]
+    if root is None or root.rule not in _CARRY_SPIKES:
+        return findings
+    said = f"It is part of the same trouble: {root.rule} since step {start_of(root)}."
+    inside = {i for i in verdict.consequences if findings[i].rule in _SPIKES}
+    return tuple(
+        replace(finding, cause=said, remedy="It goes when that goes.") if i in inside else finding
+        for i, finding in enumerate(findings)
     )
 
 

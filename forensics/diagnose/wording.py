@@ -46,6 +46,11 @@ def counted(count: int, singular: str, plural: str = "") -> str:
     return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
 
 
+def every(count: int) -> str:
+    """How often something comes: ``every step``, ``every 7 steps``."""
+    return "every step" if count == 1 else f"every {steps(count)}"
+
+
 def times(count: int) -> str:
     """A count of occurrences: ``once``, ``twice``, ``14 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")

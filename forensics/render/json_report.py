@@ -114,4 +114,5 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
         "steps": list(evidence.steps),
         "values": json_value(evidence.values),
         "threshold": json_value(evidence.threshold),
+        "places": list(evidence.places),
     }

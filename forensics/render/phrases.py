@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from forensics.diagnose.finding import (
@@ -109,13 +110,15 @@ def message(finding: Finding) -> str:
 def points(evidence: Evidence, most: int | None = MOST_POINTS) -> str:
     """``2.41 at 8,217, NaN at 8,218 (limit 65,504)``; the middle of a long series is left out."""
     written = power_of_two if evidence.signal == "scaler_scale" else number
-    pairs = [f"{written(v)} at {s:,}" for s, v in zip(evidence.steps, evidence.values, strict=True)]
+    places = evidence.places or [f"{step:,}" for step in evidence.steps]
+    pairs = [f"{written(v)} at {at}" for at, v in zip(places, evidence.values, strict=True)]
     if not pairs:
         return "not written at these steps"
     if most is not None and len(pairs) > most:
         half = most // 2
         pairs = [*pairs[:half], "…", *pairs[-half:]]
-    limit = "" if evidence.threshold is None else f" (limit {written(evidence.threshold)})"
+    unknown = evidence.threshold is None or math.isnan(evidence.threshold)
+    limit = "" if unknown else f" (limit {written(evidence.threshold or 0.0)})"
     return ", ".join(pairs) + limit
 
 

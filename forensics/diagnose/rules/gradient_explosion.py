@@ -34,7 +34,7 @@ from forensics.diagnose.schedule import Phase, rate_state, still_warming
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import MEMORISED, loss_level
-from forensics.diagnose.wording import factor, number, steps
+from forensics.diagnose.wording import every, factor, number
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _message(signals: Signals, growth: Growth) -> str:
     level = float(np.exp(growth.level))
     doubling = float(np.log(2)) / growth.slope if growth.slope > 0 else float("inf")
     per_row = (top - first) / max(growth.top - growth.first, 1)
-    pace = f", doubling every {steps(max(1, round(doubling * per_row)))}" if doubling < 1e6 else ""
+    pace = f", doubling {every(max(1, round(doubling * per_row)))}" if doubling < 1e6 else ""
     text = (
         f"the gradient norm grew {factor(float(np.exp(growth.rise)))} from step {first:,} to "
         f"{top:,}, from {number(level)} to {number(float(signals.norm[growth.top]))}{pace}"

@@ -122,7 +122,8 @@ def _one(signals: Signals, spikes: Spikes, spike: int) -> str:
         return f"{text}, and nearly every step after it is non-finite"
     if spikes.stays[spike]:
         still = factor(float(np.exp(spikes.after[spike] - spikes.before[spike])))
-        return f"{text}, and stayed up: 100 to 200 rows later it is {still} that level"
+        when = spikes.after_window(spike)
+        return f"{text}, and stayed up: {when} it is {still} that level"
     back = spikes.rows_to_recover(spike)
     if back is None or spikes.unknown[spike]:
         return f"{text}, and the log ends before it can tell what follows"

@@ -93,12 +93,19 @@ def _alarm_rows(scaling: Scaling, thresholds: Thresholds) -> IntArray:
     counted, falls = scaling.counted, scaling.counted_falls
     often = scaling.in_window(counted) > thresholds.rate * scaling.skip_limit(counted)
     steep = scaling.octaves_lost() >= thresholds.octaves * scaling.octave_limit(falls.rows)
-    runs = scaling.runs
-    place = np.arange(len(scaling.skips)) - np.repeat(
-        np.cumsum(runs.length) - runs.length, runs.length
-    )
-    long = place + 1 >= np.repeat(runs.limit, runs.length)
-    return merged(counted[often], falls.rows[steep], scaling.skips[long])
+    return merged(counted[often], falls.rows[steep], _overlong(scaling))
+
+
+def _overlong(scaling: Scaling) -> IntArray:
+    """Rows at which a run of skips has reached its limit."""
+    runs, skips = scaling.runs, scaling.skips
+    if len(runs.first) == 0:
+        return skips[:0]
+    total = np.concatenate(([0], np.cumsum(scaling.lost)))
+    run = np.maximum(np.searchsorted(runs.first, skips, side="right") - 1, 0)
+    inside = (skips >= runs.first[run]) & (skips <= runs.last[run])
+    gone = total[1:] - total[np.searchsorted(skips, runs.first)][run]
+    return np.asarray(skips[inside & (gone >= runs.limit[run])], dtype=np.int64)
 
 
 def _severity(signals: Signals, alarm: _Alarm, severe: float) -> Severity:
@@ -170,9 +177,12 @@ def _message(signals: Signals, alarm: _Alarm) -> str:
             if len(_skips_in(signals, alarm)) == alarm.run
             else (f", {steps(len(_skips_in(signals, alarm)))} in all from {first:,} to {last:,}")
         )
+        usual = f" ({explained} can be a scaler's work{at})"
+        if signals.scaling.active is False:
+            usual = ""
         return (
-            f"{steps(alarm.run)} in a row were skipped from step {signals.step_at(begins):,} on "
-            f"({explained} can be a scaler's work{at}){also}{again}"
+            f"{steps(alarm.run)} in a row were skipped from step {signals.step_at(begins):,} on"
+            f"{usual}{also}{again}"
         )
     if alarm.peak > alarm.limit:
         share = percent(alarm.skips / max(last - first + 1, 1))

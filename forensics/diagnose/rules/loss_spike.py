@@ -192,12 +192,12 @@ def _one(view: _View) -> str:
     spikes, top = view.spikes, view.top
     after = number(float(view.level.back(spikes.after[top])))
     if view.shift:
-        return f"the loss shifted to {_height(view)}, and is {after} 100 to 200 rows later"
+        return f"the loss shifted to {_height(view)}, and is {after} {spikes.after_window(top)}"
     text = f"the loss jumped to {_height(view)}"
     if spikes.lost[top]:
         return f"{text}, and nearly every step after it is non-finite"
     if spikes.stays[top]:
-        return f"{text}, and does not recover: it is {after} 100 to 200 rows later"
+        return f"{text}, and does not recover: it is {after} {spikes.after_window(top)}"
     back = spikes.rows_to_recover(top)
     if back is None or spikes.unknown[top]:
         return f"{text}, and the log ends before it can tell what follows"

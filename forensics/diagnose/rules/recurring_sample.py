@@ -29,7 +29,7 @@ from forensics.diagnose.schedule import jumps
 from forensics.diagnose.series import runs_of
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import LOSS_SPIKE, loss_spikes
-from forensics.diagnose.wording import steps
+from forensics.diagnose.wording import every, steps
 from forensics.runlog.steps import BoolArray, IntArray
 
 
@@ -122,8 +122,7 @@ def _finding(signals: Signals, rows: IntArray, kind: str) -> Finding:
         rule="recurring-sample",
         severity=Severity.WARNING,
         message=(
-            f"bad steps ({kind}) come back every {steps(period)}, {len(at)} times in a row: "
-            f"{listed}"
+            f"bad steps ({kind}) come back {every(period)}, {len(at)} times in a row: {listed}"
         ),
         first_step=int(at[0]),
         last_step=int(at[-1]),

@@ -12,7 +12,7 @@ from forensics.diagnose.explanations import EXPLANATIONS, NEVER_ROOTS
 from forensics.diagnose.finding import Evidence, Finding, Severity, Status, Verdict
 from forensics.diagnose.rules import RULES
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.verdict import weigh
+from forensics.diagnose.verdict import retold, weigh
 from forensics.runlog.manifest import Ended, Manifest
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
@@ -319,3 +319,40 @@ def test_rows_that_could_not_be_written_leave_a_clean_log_undecided() -> None:
     assert verdict.summary.startswith(f"Rows were lost: {lost}. The 960 steps that were written")
     run = replace(run, manifest=Manifest(missing=("params: 1 write failed at step 3 (x)",)))
     assert verdict_on(Signals(run))[0].status is Status.HEALTHY
+
+
+def test_a_fast_explosion_is_told_before_the_loss_that_sets_in_with_it() -> None:
+    norm = np.ones(1000)
+    norm[500:540] = 2.0 ** np.arange(40)
+    norm[540:] = np.inf
+    signals = signals_of(grad_l2_pre_clip=norm)
+    together = (finding("gradient-explosion", E, 502), finding("loss-divergence", E, 500))
+    assert root_of(signals, *together) == "gradient-explosion"
+    after = (finding("gradient-explosion", E, 506), finding("loss-divergence", E, 500))
+    assert root_of(signals, *after) == "loss-divergence"
+    slow = signals_of(grad_l2_pre_clip=np.geomspace(1, 1e6, 1000))
+    assert root_of(slow, *together) == "loss-divergence"
+
+
+def test_the_timeline_is_in_order_of_step_though_a_consequence_is_dated_early() -> None:
+    late = finding("gradient-vanishing", E, 500)
+    early = finding("loss-plateau", W, 498)
+    verdict, ordered = verdict_on(signals_of(), late, early)
+    assert verdict.root is not None
+    assert ordered[verdict.root].rule == "gradient-vanishing"
+    assert [entry.title for entry in verdict.timeline] == [
+        "last healthy step",
+        "loss-plateau",
+        "gradient-vanishing",
+    ]
+    assert verdict.timeline[0].when == "497"
+
+
+def test_a_spike_within_a_divergence_claims_no_cause_of_its_own() -> None:
+    spike = replace(finding("loss-spike", W, 520, 521), cause="a bad batch", remedy="skip it")
+    verdict, ordered = verdict_on(signals_of(), finding("loss-divergence", E, 500), spike)
+    told = next(f for f in retold(ordered, verdict) if f.rule == "loss-spike")
+    assert told.cause == "It is part of the same trouble: loss-divergence since step 500."
+    assert told.remedy == "It goes when that goes."
+    alone, single = verdict_on(signals_of(), spike)
+    assert retold(single, alone) == single

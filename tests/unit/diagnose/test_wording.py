@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from forensics.diagnose.wording import (
     counted,
+    every,
     factor,
     number,
     percent,
@@ -76,3 +77,8 @@ def test_a_count_agrees_with_its_noun() -> None:
     assert counted(0, "snapshot") == "0 snapshots"
     assert counted(12_480, "step") == "12,480 steps"
     assert counted(2, "matrix", "matrices") == "2 matrices"
+
+
+def test_how_often_something_comes() -> None:
+    assert every(1) == "every step"
+    assert every(7) == "every 7 steps"

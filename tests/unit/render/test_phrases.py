@@ -178,3 +178,10 @@ def test_a_start_between_two_snapshots_is_a_range() -> None:
     assert span(sparse, facts()) == "8,101–8,200 → end"
     assert span(replace(sparse, last_step=8_200), facts()) == "8,101–8,200"
     assert span(replace(sparse, earliest_step=8_200), facts()) == "8,200 → end"
+
+
+def test_points_may_be_of_layers_and_an_unknown_limit_is_none() -> None:
+    layers = Evidence(signal="x", steps=(0, 0), values=(0.5, 0.25), places=("layer 11", "layer 10"))
+    assert points(layers) == "0.5 at layer 11, 0.25 at layer 10"
+    unknown = Evidence(signal="x", steps=(3,), values=(1.0,), threshold=math.nan)
+    assert points(unknown) == "1 at 3"

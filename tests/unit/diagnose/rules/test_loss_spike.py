@@ -152,3 +152,12 @@ def test_silent_where_the_noise_itself_grows() -> None:
             2.3 * np.exp(-1.5 * learned) * np.exp((0.005 + 0.25 * learned) * rng.normal(size=600))
         )
         assert not found(loss_spike, {"loss": loss})
+
+
+def test_the_aftermath_is_measured_no_later_than_the_log_ends() -> None:
+    columns = healthy_columns("pretraining", 0, 1_000)
+    columns["loss"][940:] *= 3.0
+    columns["loss"][940] *= 2.0
+    (finding,) = serious(found(loss_spike, columns))
+    assert "does not recover: it is" in finding.message
+    assert finding.message.endswith("29 to 59 rows later")
