@@ -103,13 +103,11 @@ def log_growth(table: StepTable, step: int) -> Growth | None:
         table: the step log.
         step: the bad step; its own values count where they are finite.
     """
-    best: Growth | None = None
     for name in ("grad_l2_pre_clip", "loss"):
-        steps, values = _series(table, name, step)
-        found = _rise(steps, values, name)
+        found = _rise(*_series(table, name, step), name)
         if found is not None and _is_harm(table, found):
-            best = found if best is None or found.since_step < best.since_step else best
-    return best
+            return found
+    return None
 
 
 def parameter_growth(norms: Norms, parameter: str, step: int) -> Growth | None:
@@ -125,17 +123,17 @@ def parameter_growth(norms: Norms, parameter: str, step: int) -> Growth | None:
     if len(known) < 2 or not parameter:
         return None
     steps = np.array([s for s, _ in known], dtype=np.int64)
-    values = np.log10([value for _, value in known])
+    values = np.array([value for _, value in known])
     least = TWO_POINTS if len(known) == 2 else PARAMETER_RISE
     lowest = int(np.argmin(values[:-1]))
     total = values[-1] - values[lowest]
-    if total < math.log10(least) or values[-1] < values.max() - 0.05 * total:
+    if values[-1] < least * values[lowest] or values[-1] < values.max() - 0.05 * total:
         return None
     middle = values[lowest + (len(values) - lowest) // 2] if len(known) > 2 else values[lowest]
     if values[-1] - middle < _STILL * total:
         return None
-    root = _root(values, lowest, 0.0)
-    return _growth(f"param_l2 of {parameter}", steps, 10.0**values, root, len(values) - 1)
+    root = _root(np.log10(values), lowest, 0.0)
+    return _growth(f"param_l2 of {parameter}", steps, values, root, len(values) - 1)
 
 
 def _may_end_a_growth(origin: Origin) -> bool:
@@ -169,7 +167,11 @@ def _rise(steps: IntArray, values: FloatArray, signal: str) -> Growth | None:
     path = blocks[root:]
     if len(path) < LEAST_ROWS or float(np.mean(np.diff(path) > 0)) < STEADY:
         return None
-    return _growth(signal, steps, 10.0**values, root * size, top)
+    if size > 1:  # within its block, the last value that is still as low
+        near = values[: min((root + 2) * size, top)]
+        low = np.flatnonzero(near <= blocks[lowest] + max(_QUIET, 3 * noise))
+        return _growth(signal, steps, 10.0**values, int(low[-1]), top)
+    return _growth(signal, steps, 10.0**values, root, top)
 
 
 def _root(values: FloatArray, lowest: int, noise: float) -> int:

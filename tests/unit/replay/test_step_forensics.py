@@ -278,7 +278,7 @@ def test_a_learning_rate_that_is_nan_is_named_with_its_schedule():
     loop = Loop(model, optimizer, seeded(2, 4), schedulers=[schedule])
     origin = loop.examine().origin
     assert (origin.phase, origin.kind) == ("optimizer", FaultKind.NAN)
-    assert [link.what for link in origin.chain][0] == "learning rate"
+    assert origin.chain[0].what == "learning rate"
     assert "the learning rate is nan (LambdaLR made it)" in origin.summary
 
 
@@ -420,7 +420,7 @@ def test_a_guard_that_refuses_a_bad_loss_leads_to_what_made_it():
 
     found = looked_into(training_of(model, []), run)
     assert (found.origin.operator, found.origin.kind) == ("aten.log", FaultKind.INF)
-    assert [link.what for link in found.origin.chain][-1] == "exception"
+    assert found.origin.chain[-1].what == "exception"
 
 
 # -- with a session --------------------------------------------------------------------------
