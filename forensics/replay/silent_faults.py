@@ -53,13 +53,14 @@ class SilentSearch:
         order = sorted(set(steps))
         for number, step in enumerate(order):
             self.progress(f"looking into step {step:,}", number, len(order))
-            found = self._look_into(step)
+            found = self.look_into(step)
             if found is not None:
                 return self._dated(found)
             self.sound.append(step)
         return None
 
-    def _look_into(self, step: int) -> SilentFault | None:
+    def look_into(self, step: int) -> SilentFault | None:
+        """The fault of one step, or None."""
         self._stand_before(step)
         before = self.session.capture()
         origin = audit_step(self.session, before=before)
@@ -82,7 +83,7 @@ class SilentSearch:
         look_at = found.step - 1  # most faults of this kind are there from the first step, or once
         while found.step - low > 1:
             self.progress(f"dating it: step {look_at:,}", 0, 0)
-            earlier = self._look_into(look_at)
+            earlier = self.look_into(look_at)
             if earlier is not None and earlier.origin.operator == found.origin.operator:
                 found = earlier
             else:

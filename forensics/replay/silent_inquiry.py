@@ -13,6 +13,9 @@ from forensics.replay.silent_faults import SilentFault, SilentSearch
 from forensics.replay.step_forensics import audit_step
 from forensics.replay.sweep import is_affordable, sweep
 
+MOST_SUSPECTS = 3
+"""Suspected steps of a whole replay that are audited; what lasts was found in the first state."""
+
 
 def silent_inquiry(case: Case, session: Session) -> None:
     """Nothing is bad in the log and in the states: is what was applied right?"""
@@ -22,7 +25,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
     if fault is not None:
         _silently_located(case, session, fault)
     elif case.suspicion.root is None and not case.options.from_step and is_affordable(case.run):
-        _sweep(case, session)
+        _sweep(case, session, search)
     else:
         _nothing_found(case)
 
@@ -47,25 +50,21 @@ def _silently_located(case: Case, session: Session, fault: SilentFault) -> None:
     case.prove(session, fault.before, None, fault.origin, audit=audit_step)
 
 
-def _sweep(case: Case, session: Session) -> None:
-    """Replay every step: an optimizer may have lost its state where no row shows it."""
+def _sweep(case: Case, session: Session, search: SilentSearch) -> None:
+    """Replay every step: one in the middle may have applied the wrong thing."""
     last = min(case.last_step(session), int(case.run.steps.step[-1]))
-    passage, watch = sweep(session, case.judge, last, case.on_step)
+    passage, suspects = sweep(session, case.judge, last, case.on_step)
     case.take(passage)
-    bad, before = passage.bad, passage.before
-    if bad is None or before is None:
-        _swept(case, session, passage)
-    elif bad.bad or bad.exception or not watch.fired:
-        case.found["reason"] = f"step {bad.step:,} goes bad in the replay"
+    for step in suspects[:MOST_SUSPECTS]:
+        fault = search.look_into(step)
+        if fault is not None:
+            _silently_located(case, session, fault)
+            return
+    if passage.bad is not None and passage.before is not None:
+        case.found["reason"] = f"step {passage.bad.step:,} goes bad in the replay"
         case.located(session, passage)
     else:
-        session.restore(before)
-        origin = audit_step(session, before=before)
-        if origin is None:
-            _nothing_found(case)
-        else:
-            fault = SilentFault(step=bad.step, origin=origin, before=before)
-            _silently_located(case, session, fault)
+        _swept(case, session, passage)
 
 
 def _swept(case: Case, session: Session, passage: Passage) -> None:
