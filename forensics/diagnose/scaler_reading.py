@@ -55,7 +55,10 @@ def read_scaler(signals: Signals) -> Scaling:
     own = falls.where(~written)
     skipped, said = _skipped(signals, own)
     skips = np.flatnonzero(skipped)
-    lost = np.maximum(signals.lost_steps[skips], 1)
+    sparse = signals.counts_steps
+    lost = np.maximum(signals.lost_steps[skips], 1) if sparse else np.ones_like(skips)
+    # A row of many steps is part of a run only where none of them was taken.
+    whole = signals.skipped if sparse else skipped
     calibrating = _calibrating(signals.step, skips, starts, caps, lost)
     leading = np.zeros(len(signals), dtype=bool)
     leading[skips[calibrating]] = True
@@ -74,7 +77,7 @@ def read_scaler(signals: Signals) -> Scaling:
         lost=lost,
         calibrating=calibrating,
         calibration_ends=_calibration_ends(signals.step, skips, own, starts, caps),
-        runs=_runs(skipped, said, leading, limits),
+        runs=_runs(whole, said, leading, limits, signals.lost_steps if sparse else None),
         routine=_routine(signals, falls, active, starts, limits),
         interval=interval,
         interval_row=interval_row,
@@ -203,7 +206,7 @@ def _skipped(signals: Signals, falls: Moves) -> tuple[BoolArray, BoolArray]:
     optimizer skips inside its kernel, and many logs have no such column.
     """
     said = signals.skips_known
-    skipped = (signals.skipped | (signals.lost_steps > 0)) & said
+    skipped = (signals.lost_steps > 0 if signals.counts_steps else signals.skipped) & said
     if not said.any():
         skipped[falls.rows] = True
         return skipped, np.broadcast_to(np.True_, skipped.shape)
@@ -279,13 +282,22 @@ class _Limits:
         return np.asarray(np.where(calibrating, np.maximum(limit, cap + 1), limit))
 
 
-def _runs(lost: BoolArray, said: BoolArray, leading: BoolArray, limits: _Limits) -> SkipRuns:
-    """The runs of lost rows among the rows that say."""
+def _runs(
+    lost: BoolArray,
+    said: BoolArray,
+    leading: BoolArray,
+    limits: _Limits,
+    lost_steps: IntArray | None = None,
+) -> SkipRuns:
+    """The runs of lost rows among the rows that say; each row one step, or ``lost_steps``."""
     rows = KeptRows.of(said)
     first, last = runs_of(rows.of_column(lost))
     starts = rows[first]
     limit = limits.at(starts, leading[starts])
-    return SkipRuns(starts, rows[last], last - first + 1, limit)
+    if lost_steps is None:
+        return SkipRuns(starts, rows[last], last - first + 1, limit)
+    total = np.concatenate(([0], np.cumsum(np.where(lost & said, lost_steps, 0))))
+    return SkipRuns(starts, rows[last], total[rows[last] + 1] - total[starts], limit)
 
 
 def _routine(

@@ -116,7 +116,7 @@ class SkipRuns:
     Attributes:
         first: first row of each run, shape (R,), ascending.
         last: its last row.
-        length: how many rows of it are lost.
+        length: how many steps of it are lost.
         limit: the length from which on no healthy scaler explains it: one halving a skip would
             have taken the scale below 1.
     """
