@@ -264,7 +264,8 @@ def _notes(found: SearchResult, candidates: Sequence[Candidate], unit: Unit) -> 
     if found.ending is Ending.FOUND and found.first_bad is not None and found.last_good is not None:
         low, high = candidates[found.last_good].number, candidates[found.first_bad].number
         notes.append(
-            f"The fault lies between {unit.value} {low:,} and {high:,}. With a recipe (--recipe "
-            "FILE.py:NAME) a replay would name the step, the operator, the module and the samples."
+            f"The fault lies between {unit.value} {low:,} and {high:,}. What health cannot tell "
+            "is the step, the operator, the module and the samples: a run recorded with a recipe "
+            f"is replayed from {unit.value} {low:,} for that."
         )
     return tuple(notes)

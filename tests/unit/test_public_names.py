@@ -32,7 +32,8 @@ def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
 def test_reading_names_do_not_load_torch() -> None:
     code = (
         "import sys, forensics; "
-        "[getattr(forensics, n) for n, m in forensics._ORIGIN.items() if 'record' not in m and 'replay' not in m]; "
+        "[getattr(forensics, n) for n, m in forensics._ORIGIN.items() "
+        " if 'record' not in m and 'replay' not in m]; "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

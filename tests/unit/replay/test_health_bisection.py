@@ -84,7 +84,7 @@ def test_the_first_bad_state_and_what_is_bad_in_it(tmp_path: Path) -> None:
     assert bad.path.endswith("step-00000600.pt")
     assert "step-00000500.pt" in result.remedy[0]
     assert "the random generators" in result.missing
-    assert any("between step 500 and 600. With a recipe" in note for note in result.notes)
+    assert any("between step 500 and 600. What health cannot" in note for note in result.notes)
     assert result.next_command == f"forensics inspect {bad.path}"
 
 
