@@ -108,7 +108,7 @@ def _what_if(page: Page, result: BisectionResult) -> None:
         return
     page.blank()
     widest = max(display_width(page.safe(trial.change)) for trial in result.what_if)
-    change = min(widest, _CHANGE)
+    change = min(widest, _CHANGE, (page.width - MARGIN) // 2)
     rest = page.width - MARGIN - change - 2
     for number, trial in enumerate(result.what_if):
         told = outcome(trial, result.first_bad_step)

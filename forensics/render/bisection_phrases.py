@@ -243,13 +243,16 @@ def _cell(value: float | str | None) -> str:
 
 
 def outcome(trial: WhatIf, bad_step: int | None) -> str:
-    """What a change came to: ``finite for 50 steps``, ``still bad``, ``bad at 8,391``."""
+    """What a change came to: ``finite, and for the next 50 steps``, ``bad at 8,391``."""
     if trial.finite is None:
         return "not tried"
-    count = trial.until_step - trial.from_step + 1
-    start = f", from step {trial.from_step:,} on" if trial.from_step != bad_step else ""
+    here = trial.from_step == bad_step
+    start = "" if here else f", from step {trial.from_step:,} on"
+    further = trial.until_step - trial.from_step
+    if trial.finite and here:
+        return f"finite, and for the next {step_count(further)}" if further else "finite"
     if trial.finite:
-        return f"finite for {step_count(count)}{start}" if count > 1 else f"finite{start}"
+        return f"finite until {trial.until_step:,}{start}"
     if trial.first_bad_step is None or trial.first_bad_step == bad_step:
         return f"still bad{start}"
     return f"bad at {trial.first_bad_step:,}{start}"

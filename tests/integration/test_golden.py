@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 import forensics
+from forensics.diagnose.bisection_result import BisectionResult
 from forensics.diagnose.finding import Diagnosis
+from forensics.render.bisect_json import render_bisect_json
+from forensics.render.bisect_markdown import render_bisect_markdown
+from forensics.render.bisect_text import render_bisect_text
 from forensics.render.json_report import render_json
 from forensics.render.markdown_report import render_markdown
 from forensics.render.text_report import render_text
+from tests.unit.render import sample_bisections
 from tests.unit.render.sample_diagnoses import SAMPLES
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -42,6 +47,33 @@ def test_report(
     compare(GOLDEN / "reports" / f"{name}.{form}", FORMS[form](SAMPLES[name]()), request)
 
 
+BISECTIONS: Mapping[str, Callable[[BisectionResult], str]] = {
+    "txt": render_bisect_text,
+    "ascii.txt": lambda r: render_bisect_text(r, ascii_only=True),
+    "narrow.txt": lambda r: render_bisect_text(r, width=40),
+    "ansi": lambda r: render_bisect_text(r, colour=True),
+    "json": render_bisect_json,
+    "md": render_bisect_markdown,
+}
+
+BISECTION_CASES = [
+    *((name, "txt") for name in sample_bisections.SAMPLES),
+    *(("growth", form) for form in BISECTIONS if form != "txt"),
+    ("folder", "md"),
+    ("hostile", "json"),
+    ("hostile", "md"),
+]
+
+
+@pytest.mark.parametrize(("name", "form"), BISECTION_CASES)
+def test_bisection(
+    name: str, form: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forensics, "__version__", "0.0.0", raising=False)
+    text = BISECTIONS[form](sample_bisections.SAMPLES[name]())
+    compare(GOLDEN / "bisections" / f"{name}.{form}", text, request)
+
+
 def compare(path: Path, text: str, request: pytest.FixtureRequest) -> None:
     """The golden file is this text, or becomes it with ``--renew``."""
     if request.config.getoption("--renew"):
@@ -50,6 +82,7 @@ def compare(path: Path, text: str, request: pytest.FixtureRequest) -> None:
     assert path.read_bytes().decode("utf-8") == text
 
 
-def test_no_golden_file_is_left_over() -> None:
-    wanted = {f"{name}.{form}" for name, form in CASES}
-    assert {path.name for path in (GOLDEN / "reports").iterdir()} == wanted
+@pytest.mark.parametrize(("folder", "cases"), [("reports", CASES), ("bisections", BISECTION_CASES)])
+def test_no_golden_file_is_left_over(folder: str, cases: list[tuple[str, str]]) -> None:
+    wanted = {f"{name}.{form}" for name, form in cases}
+    assert {path.name for path in (GOLDEN / folder).iterdir()} == wanted
