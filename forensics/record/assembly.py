@@ -87,7 +87,7 @@ def describe_recording(
         training.model,
         training.optimizers,
         scaler=training.scaler,
-        precision=precision,
+        precision=None if _chooses_precision(recipe, training, precision) else precision,
         max_norm=config.max_norm,
         scale_floor=config.scaler.floor if recipe.step is None else 0.0,
         code=recipe_file,
@@ -100,6 +100,16 @@ def describe_recording(
         schedule=schedule,
         data_version=str(getattr(recipe, "data_version", "")),
     )
+
+
+def _chooses_precision(recipe: Recipe, training: Training, precision: Precision) -> bool:
+    """Does the loop enter autocast by itself, for all one can tell?
+
+    A scaler that the configured precision has no use for says so: what the loop computes in is
+    then not the config's to say.
+    """
+    scaled = training.scaler is not None and training.scaler.is_enabled()
+    return recipe.step is not None and scaled and not precision.uses_scaler
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:

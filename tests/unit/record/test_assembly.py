@@ -2,7 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from forensics.record.assembly import count_tokens, to_device, told
+from forensics.record.assembly import (
+    assemble,
+    count_tokens,
+    describe_recording,
+    to_device,
+    told,
+)
+from forensics.record.precision import choose_precision
+from forensics.record.recipe_lookup import find_recipe
 
 
 def test_an_error_is_told_by_the_last_place_outside_torch():
@@ -34,3 +42,21 @@ def test_batches_move_whole():
     assert moved["x"][1][0].device.type == "meta"
     assert isinstance(moved["x"], tuple)
     assert moved["name"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("healthy-mlp", "fp32"),
+        ("sqrt-at-zero", "fp32"),  # a loop of its own, without a scaler
+        ("norm-eps-fp16", "fp16"),  # a loop of its own that follows the config
+        ("step-bypasses-scaler", ""),  # a scaler of its own under fp32: the loop decides
+    ],
+)
+def test_precision_is_told_where_the_config_decides_it(name, precision):
+    kind = find_recipe(name)
+    recipe = kind(kind.defaults)
+    device = torch.device("cpu")
+    chosen = choose_precision(recipe.config.precision, device, lambda _: None)
+    training = assemble(recipe, recipe.config, chosen, device)
+    assert describe_recording(recipe, recipe.config, training, chosen).precision == precision
