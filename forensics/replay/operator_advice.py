@@ -14,6 +14,7 @@ _LABELS = "skip batches whose labels are all ignored, or divide by max(count, 1)
 _BATCH_NORM = "reject outliers before the network, and reset the running statistics"
 _EPS = "raise Adam's eps to what the dtype can hold (1e-8 is 0 in fp16), or keep fp32 weights"
 _MOMENTS = "clip the gradients before the optimizer: their square overflows the second moment"
+_OUTLIERS = "keep such outliers out of the batch: their gradient is too large for a clip, too"
 _TAKEN = "ask the loss scale, not the optimizer's hooks, whether a step was taken"
 _EXPONENT = "clamp the exponent before exp"
 
@@ -91,8 +92,13 @@ _UNDERFLOW = "use a GradScaler, or bf16: fp16 gradients below 6e-8 become 0"
 _MOVED = {"param": "initialise it", "buffer": "reset it", "optimizer": "reset it"}
 
 
-def advice_for(origin: Origin) -> str:
-    """One clause of advice, or the empty text where the operator tells nothing."""
+def advice_for(origin: Origin, *, clip_fails: bool = False) -> str:
+    """One clause of advice, or the empty text where the operator tells nothing.
+
+    Args:
+        origin: of the fault.
+        clip_fails: a clip was tried, and did not help.
+    """
     operator = origin.operator.removeprefix("aten.")
     node = origin.autograd_node.partition("Backward")[0]
     if origin.kind is FaultKind.APPLIED:
@@ -108,7 +114,8 @@ def advice_for(origin: Origin) -> str:
         return _BY_NODE[node]
     if is_product(origin):
         return _product(origin)
-    return _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
+    advice = _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
+    return _OUTLIERS if clip_fails and advice is _MOMENTS else advice
 
 
 def _applied(operator: str, origin: Origin) -> str:

@@ -80,7 +80,13 @@ class Proof:
 
     def _samples(self) -> None:
         self.progress("which samples", 0, 0)
-        guilty = guilty_samples(self.session, self._state, is_bad=self.is_bad, as_in=self.bad)
+        guilty = guilty_samples(
+            self.session,
+            self._state,
+            is_bad=self.is_bad,
+            as_in=self.bad,
+            grew=self.growth is not None,
+        )
         self.found.update(samples=guilty.samples, batch_size=guilty.batch_size)
         if guilty.note:
             self.found["samples_note"] = guilty.note
@@ -118,6 +124,7 @@ class Proof:
                 step,
                 further_steps=further_steps,
                 is_bad=self.is_bad,
+                known_from=self.found.get("replayed_from"),
                 announce=self._announce,
             )
             self.found["what_if"] = (*tried, *early)

@@ -56,32 +56,41 @@ def remedies(
         checkpoints: the saved states; the newest good one before the root is named.
     """
     root = growth.since_step if growth is not None else first_bad_step
+    over = persistence is Persistence.TRANSIENT and growth is None and reproduces is not False
+    if over and (sound := _sound_after(checkpoints, first_bad_step, skipped)):
+        resume = [f"Nothing has to be undone: {sound}."]
+    else:
+        resume = [*_resume(checkpoints, root, growth, lasting=not over)]
     if reproduces is False:
-        found = [
-            *_not_reproduced(origin),
-            *_resume(checkpoints, root, growth, persistence, skipped),
-        ]
-        return tuple(found[:AT_MOST])
+        return tuple([*_not_reproduced(origin), *resume][:AT_MOST])
     proven = [*_proven(table, growth, samples, first_bad_step, persistence)]
-    found = [
-        *proven[:2],
-        *_excluded(table),
-        *_resume(checkpoints, root, growth, persistence, skipped),
-    ]
-    advice = _advice(origin, growth)
+    found = [*proven[:2], *_excluded(table), *resume]
+    advice = _advice(origin, growth, table)
+    if advice and _is_reset(origin):  # what makes the step finite is beside the point
+        found = [*_excluded(table), *resume]
     if advice:
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]
     return tuple(found[:AT_MOST])
 
 
-def _advice(origin: Origin | None, growth: Growth | None) -> str:
-    """What usually helps; at the end of a growth, against what grew."""
+def _is_reset(origin: Origin | None) -> bool:
+    """Did the loss scale jump before the step, as after a resume that forgot it?"""
+    return origin is not None and any(
+        link.what == "loss scale" and link.phase == "outside" for link in origin.chain
+    )
+
+
+def _advice(origin: Origin | None, growth: Growth | None, table: Sequence[WhatIf]) -> str:
+    """What usually helps, unless it was tried in vain; at the end of a growth, what grew."""
+    if _is_reset(origin):
+        return "save and load the GradScaler's state with the model's: its scale was set anew"
     grew = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
     if origin is None or (grew and not is_product(origin)):
         what = growth.signal if growth is not None else "it"
         return f"find what makes {what} grow: most often the learning rate" if grew else ""
-    return advice_for(origin)
+    refuted = any(t.finite is False and t.change.startswith(CLIP) for t in table)
+    return advice_for(origin, clip_fails=refuted)
 
 
 def _not_reproduced(origin: Origin | None) -> Iterator[str]:
@@ -145,21 +154,24 @@ def _excluded(table: Sequence[WhatIf]) -> Iterator[str]:
         yield "It is mathematics, not rounding: fp64 goes bad, too."
 
 
+def _sound_after(checkpoints: Sequence[CheckpointVerdict], step: int, skipped: bool) -> str:
+    """Why a fault that is over has left nothing to undo; empty where it may have."""
+    if skipped:
+        return "the step was skipped, and left no damage"
+    later = [c.step for c in checkpoints if c.step > step and c.verdict == "good"]
+    return f"the saved state of step {min(later):,} is sound" if later else ""
+
+
 def _resume(
-    checkpoints: Sequence[CheckpointVerdict],
-    root: int,
-    growth: Growth | None,
-    persistence: Persistence,
-    skipped: bool,
+    checkpoints: Sequence[CheckpointVerdict], root: int, growth: Growth | None, *, lasting: bool
 ) -> Iterator[str]:
     """From which state, and before what."""
     good = [c.step for c in checkpoints if c.verdict == "good" and c.step <= root]
-    if skipped and persistence is Persistence.TRANSIENT and growth is None:
-        yield "Nothing has to be undone: the step was skipped, and left no damage."
-        return
+    later = any(c.step > root for c in checkpoints)
     why = "before the growth began" if growth is not None else "the last good one"
     if good:
-        yield f"Resume from step-{max(good)}, {why}; a later state carries the fault."
+        carries = "; a later state carries the fault" if lasting and later else ""
+        yield f"Resume from step-{max(good)}, {why}{carries}."
     elif checkpoints:
         yield f"Start anew: no saved state is from before step {root:,}, where it began."
 

@@ -141,6 +141,7 @@ def guilty_samples(
     *,
     is_bad: IsBad = any_bad,
     as_in: ReplayedStep | None = None,
+    grew: bool = False,
     budget: int = SAMPLE_TRIALS,
 ) -> GuiltySamples:
     """Which samples the step would be sound without, by delta debugging over its batch.
@@ -153,6 +154,7 @@ def guilty_samples(
         before: the state just before the bad step.
         is_bad: what makes the step bad.
         as_in: the step as it went bad; run once more where it is not given.
+        grew: it is the end of a growth, which no sample is to blame for: nothing is searched.
         budget: replays at most.
     """
     step = before.step
@@ -160,6 +162,8 @@ def guilty_samples(
     size = sum(map(batch_size, session.batch(step)))
     if size < 2:
         return GuiltySamples(batch_size=size, note=_too_few(size))
+    if grew:
+        return GuiltySamples(batch_size=size, note="not a bad batch: it is the end of a growth")
     if as_in is None:
         session.restore(before)
         as_in = session.run_step()

@@ -111,7 +111,7 @@ def plans(
             change=SCALE_ONE,
             changes=Changes(loss_scale=1.0),
             until=until,
-            finite=f"the loss scale of {scale:g} is too large here",
+            finite=f"the loss scale of {scale:g} has a part in it",
             bad="not the scaler",
         )
     if samples:

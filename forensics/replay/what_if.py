@@ -18,6 +18,9 @@ from forensics.replay.trial_plans import Plan, as_it_was, early_plans, plans
 FURTHER_STEPS = 50
 """Steps after the bad one that a change must carry the run on for, by default."""
 
+_STARTS = 3
+"""Saved states, newest first, that are tried as a start."""
+
 Announce = Callable[[str], None]
 
 
@@ -72,13 +75,15 @@ def what_if_from(
     *,
     further_steps: int = FURTHER_STEPS,
     is_bad: IsBad = any_bad,
+    known_from: int | None = None,
     deep: bool = True,
     announce: Announce | None = None,
 ) -> tuple[WhatIf, ...]:
     """Try what must begin earlier: half the learning rate, and a clip where nothing clips.
 
     The training is built anew from the newest saved state at or before the root step, so a state
-    in memory is not needed any more: let go of it first, for it takes as much room again.
+    in memory is not needed any more: let go of it first, for it takes as much room again. Only a
+    state from which the step goes bad unchanged proves anything.
 
     Args:
         session: left after the last trial.
@@ -86,23 +91,57 @@ def what_if_from(
         first_bad_step: where it went bad as recorded.
         further_steps: steps to go on for after it.
         is_bad: what makes a step bad.
+        known_from: a saved state that is known to lead to the bad step; it, and those before it,
+            need no replay without a change.
         deep: look at the state after each step, too, not at its row alone.
         announce: as of ``what_if``.
     """
     until = last_step(session, first_bad_step, further_steps)
     chosen = list(early_plans(session, root_step, first_bad_step, until))
     rules = _Rules(strict=first_bad_step, is_bad=is_bad, deep=deep, raises=False)
-    start = session.go_to(root_step)
-    if announce is not None:
-        began = time.perf_counter()
-        session.run_step()
-        seconds = time.perf_counter() - began
-        _announce(announce, len(chosen), len(chosen) * (until - start + 1), seconds)
+    start, seconds = _start_that_goes_bad(session, root_step, first_bad_step, is_bad, known_from)
+    if start is None:
+        why = "cannot be tried: from a saved state the step does not go bad unchanged, either"
+        return tuple(
+            WhatIf(
+                change=p.change, from_step=root_step, until_step=root_step, finite=None, note=why
+            )
+            for p in chosen
+        )
+    _announce(announce, len(chosen), len(chosen) * (until - start + 1), seconds)
     found: list[WhatIf] = []
     for plan in chosen:
-        session.go_to(root_step)
+        session.go_to(start)
         found.append(_try(session, plan, rules))
     return tuple(found)
+
+
+def _start_that_goes_bad(
+    session: Session,
+    root_step: int,
+    first_bad_step: int,
+    is_bad: IsBad,
+    known_from: int | None,
+) -> tuple[int | None, float]:
+    """A saved state from which the step goes bad as recorded, and the seconds of a step.
+
+    What a checkpoint does not hold may be part of the fault; then an earlier one is needed.
+    """
+    wanted = root_step
+    for _ in range(_STARTS):
+        start = session.go_to(wanted)
+        known = known_from is not None and start <= known_from
+        last = start if known else first_bad_step
+        began = time.perf_counter()
+        while session.step_index < last:
+            session.run_step(check_state=False)
+        replayed = session.run_step()
+        if known or is_bad(replayed):
+            return start, (time.perf_counter() - began) / (last - start + 1)
+        if start == 0:
+            break
+        wanted = start - 1
+    return None, 0.0
 
 
 def last_step(session: Session, first_bad_step: int, further: int) -> int:
@@ -117,6 +156,8 @@ class _Rules:
     Attributes:
         strict: the bad step: in it nothing is put down to the scaler's search.
         is_bad: what makes a step bad.
+        known_from: a saved state that is known to lead to the bad step; it, and those before it,
+            need no replay without a change.
         deep: look at the state after each step, too.
         raises: the fault itself is an exception.
     """
