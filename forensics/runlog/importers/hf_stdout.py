@@ -23,10 +23,8 @@ from forensics.runlog.steps import StepTable
 
 _TRAINING = re.compile(rb"\{'(?:loss|grad_norm|learning_rate)': [^{}]{1,4000}\}")
 _EVALUATION = re.compile(rb"\{'eval_[\w/]+': [^{}]{1,4000}\}")
-_ANY = re.compile(
-    rb"\|\s*(?P<done>" + COUNT + rb")/(?P<total>" + COUNT + rb")\s*\[\d+:"
-    rb"|(?P<record>\{'\w[^{}]{1,4000}\})"
-)
+_RECORD = re.compile(rb"\{'\w[^{}]{1,4000}\}")
+_BAR = re.compile(rb"(" + COUNT + rb")/(" + COUNT + rb")\s*\[\d+:")
 _PAIR = re.compile(rb"'([^']+)':\s*(?:'([^']*)'|([^,{}]+))")
 _INTERVAL = re.compile(rb"[\"']?logging_steps[\"']?\s*[=:]\s*(\d+)")
 _KEYS = frozenset(("loss", "grad_norm", "learning_rate", "epoch"))
@@ -57,7 +55,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         dated,
         source,
         reading,
-        planned=max(totals) if totals else None,
+        planned=totals[-1] if totals else None,
         steps_known=bool(totals),
     )
 
@@ -68,24 +66,55 @@ Found = tuple[int | None, int, dict[str, Any]]
 
 def _records(source: LogSource) -> Iterator[Found]:
     """The records, each with the last state of the training's bar before it."""
-    done, total, longest = None, 0, 0
+    bars = _Bars()
     for block in source.blocks():
-        for match in _ANY.finditer(block):
-            if match.group("record") is None:
-                bar = count(match.group("total"))
-                if bar >= longest:  # the evaluation has a bar of its own, a shorter one
-                    done, total, longest = count(match.group("done")), bar, bar
-                continue
-            record = _parsed(match.group("record"))
+        at = 0
+        for match in _RECORD.finditer(block):
+            record = _parsed(match.group())
             if record is not None:
-                yield done, total, record
+                bars.see(block[at : match.start()], training="loss" in record)
+                at = match.end()
+                yield bars.done, bars.total, record
+        bars.see(block[at:], training=False)
+
+
+class _Bars:
+    """The training's progress bar among those of evaluations.
+
+    It is the one over which the first record of training was printed: an evaluation's bar has
+    another total, and may well be the longer one.
+
+    Attributes:
+        done: steps done as last seen; None before the first bar.
+        total: the steps that the bar counts to.
+    """
+
+    def __init__(self) -> None:
+        self.done: int | None = None
+        self.total = 0
+
+    def see(self, text: bytes, *, training: bool) -> None:
+        """Look through the text up to a record; ``training``: one that the bar is known by."""
+        if self.total:
+            at = text.rfind(b"/%d [" % self.total)
+            bars = _BAR.findall(text[max(at - 20, 0) : at + 64]) if at >= 0 else []
+            if bars:
+                self.done = count(bars[-1][0])
+                return
+        if training:
+            found = _BAR.findall(text)
+            if found:
+                self.done, self.total = count(found[-1][0]), count(found[-1][1])
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
     """A printed dict; None where it is not one of the trainer's."""
     record: dict[str, Any] = {}
     for key, quoted, bare in _PAIR.findall(text):
-        value = number(quoted or bare)
+        try:
+            value: float | None = float(quoted or bare)
+        except ValueError:
+            value = number(quoted or bare)
         if value is not None:
             record[key.decode("utf-8", "replace")] = value
     ours = not _KEYS.isdisjoint(record) or any(key.startswith("eval_") for key in record)

@@ -31,8 +31,8 @@ def _sniff(head: Head) -> Match | None:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = RecordRows(source.log, reading)
-    for record in json_lines(source):
-        rows.add(record)
+    for records in json_lines(source):
+        rows.add_all(records)
     return rows.table(jsonl_columns.name, LogFacts(), source.path)
 
 

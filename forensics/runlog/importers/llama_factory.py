@@ -6,9 +6,7 @@ to the same file, and a prediction run has no loss at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts, Meaning
@@ -32,9 +30,10 @@ def _sniff(head: Head) -> Match | None:
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT)
     planned = None
-    for record in _training(source):
-        planned = whole(record.get("total_steps")) or planned
-        rows.add({k: v for k, v in record.items() if k != "current_steps"}, _step(record))
+    for records in json_lines(source):
+        ours = [record for record in records if "current_steps" in record]
+        planned = whole(ours[-1].get("total_steps")) if ours else planned
+        rows.add_all(ours)
     facts = LogFacts(
         step_base=1,
         meanings={"loss": Meaning.MEAN, "lr": Meaning.LAST},
@@ -46,16 +45,6 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     table = rows.table(llama_factory.name, facts, source.path, must_tell=False)
     table, rate = with_lr_skips(table, planned=planned)
     return replace(table, facts=replace(facts, notes=(rate,) if rate else ()))
-
-
-def _training(source: LogSource) -> Iterator[dict[str, Any]]:
-    for record in json_lines(source):
-        if "current_steps" in record:
-            yield record
-
-
-def _step(record: dict[str, Any]) -> int | None:
-    return whole(record["current_steps"])
 
 
 llama_factory = Importer(

@@ -26,8 +26,8 @@ def _sniff(head: Head) -> Match | None:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT - set(reading.mapping.values()))
-    for record in json_lines(source):
-        rows.add(record)
+    for records in json_lines(source):
+        rows.add_all(records)
     return rows.table(wandb_history.name, LogFacts(), source.path)
 
 

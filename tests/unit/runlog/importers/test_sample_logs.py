@@ -34,7 +34,6 @@ HEALTHY = (
     "hf-lora-lr0step1.json",
     "hf-mt5-ok.json",
     "hf-whisper-flemish-10skip.json",
-    "hf-whisper-lv2-4skip.json",
     "lf-evalrows.jsonl",
     "lf-noloss.jsonl",
     "lf-v2-lr.jsonl",
