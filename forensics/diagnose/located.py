@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 from forensics.diagnose.bisection_result import (
@@ -134,7 +135,7 @@ def _told(verdict: Verdict, summary: str, result: BisectionResult, step: int) ->
     assert result.origin is not None
     entry = TimelineEntry(when=f"{step:,}", title="located", detail=_where(result.origin))
     answered = bool(result.reproduces)
-    command = f"forensics capsule run {result.capsule}" if result.capsule else ""
+    command = f"forensics capsule run {shlex.quote(result.capsule)}" if result.capsule else ""
     return replace(
         verdict,
         summary=summary,
