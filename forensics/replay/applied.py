@@ -364,6 +364,20 @@ SKIP_CHECKS: tuple[Check, ...] = (
 """Those that mean something in a step that the scaler skipped."""
 
 
+def undivided(facts: StepFacts) -> str:
+    """A clause where each micro-batch's whole loss went into backward; empty where none did."""
+    count, roots, losses = facts.micro_batches, facts.trace.roots, facts.losses
+    if count < 2 or not len(roots) == len(losses) == count:
+        return ""
+    pairs = [(r, facts.scale * x) for r, x in zip(roots, losses, strict=True) if math.isfinite(r)]
+    if not pairs or not all(math.isclose(r, x, rel_tol=1e-3) for r, x in pairs):
+        return ""
+    return (
+        f"the losses of {count} micro-batches are not divided by {count}, so that gradients are "
+        f"{count} times those of their mean"
+    )
+
+
 def rate_behind(facts: StepFacts, origin: Origin) -> Origin:
     """The origin in the optimizer, with the non-finite learning rate that is behind it."""
     for call in facts.events.optimizers:

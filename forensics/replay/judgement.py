@@ -205,13 +205,16 @@ def _is_its_own(birth: Birth) -> bool:
 
 
 def _element(birth: Birth, own: Sequence[Damage], parameter: str) -> tuple[int, ...] | None:
-    """The index of the guilty element: of the leaf, else of the parameter, else of the output."""
-    if birth.leaf:
-        return birth.output.first_bad if birth.output else None
-    named = next((d for d in own if d.name == parameter and d.stats is not None), None)
-    if parameter and named is not None and named.stats is not None:
-        return named.stats.first_bad
-    return birth.output.first_bad if birth.output else None
+    """The index of a guilty element: of the leaf, else of the parameter, else of the output.
+
+    None where all of them are bad, and in a parameter whose forward overflowed: none of its own is.
+    """
+    stats = birth.output
+    if parameter and not birth.leaf:
+        if birth.phase in (Phase.FORWARD, Phase.LOSS):
+            own = [d for d in own if d.place == "buffer"]
+        stats = next((d.stats for d in own if d.name == parameter), None)
+    return None if stats is None or stats.nan + stats.inf == stats.numel else stats.first_bad
 
 
 def _link_of(birth: Birth) -> ChainLink:

@@ -71,6 +71,7 @@ class StepFacts:
 
     Attributes:
         micro_batches: how many the step was trained on.
+        losses: what the training's own loss function gave, as far as the step called it.
     """
 
     training: Training
@@ -78,6 +79,7 @@ class StepFacts:
     events: StepEvents
     start: StartOfStep
     micro_batches: int = 0
+    losses: tuple[float, ...] = ()
     context: Context = field(default_factory=Context)
 
     @property

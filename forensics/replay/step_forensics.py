@@ -8,13 +8,14 @@ should have been.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from forensics.diagnose.bisection_result import Origin
+from forensics.diagnose.bisection_result import FaultKind, Origin
 from forensics.record.recipe import Training
 from forensics.replay.applied import (
     BEFORE_NORM,
@@ -25,6 +26,7 @@ from forensics.replay.applied import (
     scale_link,
     shared_scaler,
     step_past_the_scaler,
+    undivided,
 )
 from forensics.replay.call_site import Parts, Phase
 from forensics.replay.changes import Changes
@@ -35,10 +37,10 @@ from forensics.replay.overflow import absorbed
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import AS_RECORDED, Session
 from forensics.replay.step_facts import Context, StartOfStep, StepFacts
-from forensics.replay.step_trace import StepTrace, StepTracer
+from forensics.replay.step_trace import StepTrace, StepTracer, as_number
 from forensics.replay.step_watch import StepEvents, StepWatch
 
-_Seen = tuple[StepTrace, StepEvents, StartOfStep]
+_Seen = tuple[StepTrace, StepEvents, StartOfStep, tuple[float, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,11 +203,29 @@ def _traced(
         parts=parts,
     )
     watch = StepWatch(parts, measure=True, owners=training.optimizers)
+    losses: list[Any] = []
     try:
-        with watch.watching():
+        with watch.watching(), _noting_losses(training, losses):
             return tracer.run(run)
     finally:
-        found.append((tracer.result(), watch.events, start))
+        found.append((tracer.result(), watch.events, start, tuple(map(as_number, losses))))
+
+
+@contextlib.contextmanager
+def _noting_losses(training: Training, losses: list[Any]) -> Iterator[None]:
+    """Keep what the training's own loss function gives while the context lasts."""
+    own = training.loss
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        loss = own(*args, **kwargs)
+        losses.append(loss.detach() if isinstance(loss, Tensor) else loss)
+        return loss
+
+    training.loss = noting
+    try:
+        yield
+    finally:
+        training.loss = own
 
 
 def _parts(training: Training) -> Parts:
@@ -219,16 +239,20 @@ def _judged(
     context: Context,
     replayed: ReplayedStep | None,
 ) -> Examination:
-    trace, events, start = found
+    trace, events, start, losses = found
     facts = StepFacts(
         training=training,
         trace=trace,
         events=events,
         start=start,
         micro_batches=micro_batches,
+        losses=losses,
         context=context,
     )
     origin, why = judge(facts)
+    clause = undivided(facts)
+    if clause and origin is not None and origin.kind in (FaultKind.INF, FaultKind.NORM_OVERFLOW):
+        origin = replace(origin, summary=f"{origin.summary[:-1]}; {clause}.")
     return Examination(origin=origin, absorbed=why, facts=facts, replayed=replayed)
 
 

@@ -160,7 +160,7 @@ class StepTracer:
             births=tuple(self.trace.births),
             damages=(*first, *self._seen.damages, *left),
             arrival=tuple(self._seen.arrival),
-            loss=_number(float("nan") if self._raised else self._loss),
+            loss=as_number(float("nan") if self._raised else self._loss),
             exception=self._raised.message if self._raised else "",
             raised=self._raised,
             tied={all_names[0]: all_names[1:] for all_names in names if len(all_names) > 1},
@@ -300,7 +300,7 @@ def _loss_damage(trace: OpTrace, loss: Any) -> list[Damage]:
         return []
     if is_float(loss):
         return _damage(trace, "loss", "", loss)
-    value = _number(loss)
+    value = as_number(loss)
     kind = "nan" if value != value else "inf" if value in (float("inf"), float("-inf")) else ""
     return [Damage(place="loss", name="", kind=kind, birth=trace.last_read)] if kind else []
 
@@ -313,7 +313,7 @@ def _guarded(trace: OpTrace, raised: Raised | None) -> list[Damage]:
     return [Damage(place="loss", name="", kind=kind, birth=birth)]
 
 
-def _number(loss: Any) -> float:
+def as_number(loss: Any) -> float:
     """The loss as a float; 0 where the step returns nothing of the kind."""
     if isinstance(loss, Tensor):
         return float(loss.detach().float().mean()) if loss.numel() else 0.0
