@@ -31,6 +31,8 @@ NORM_ALONE = 4.0
 """Decades that a gradient norm must rise where the loss does not."""
 STEADY = 0.7
 """Share of the steps of a rise, in blocks, that go up."""
+LEAP = 0.75
+"""Share of a rise, in decades, that one step may make: more is a spike, which one batch explains."""
 _LATEST = 4
 """Values from the end within which the highest must be: what has come down again did not end it."""
 _QUIET = 0.11
@@ -166,6 +168,8 @@ def _rise(steps: IntArray, values: FloatArray, signal: str) -> Growth | None:
     root = _root(blocks, lowest, 3 * noise)
     path = blocks[root:]
     if len(path) < LEAST_ROWS or float(np.mean(np.diff(path) > 0)) < STEADY:
+        return None
+    if float(np.diff(path).max()) > LEAP * (float(path.max()) - float(path[0])):
         return None
     if size > 1:  # within its block, the last value that is still as low
         near = values[: min((root + 2) * size, top)]

@@ -75,6 +75,13 @@ def test_a_warm_up_lifts_the_norm_alone_and_ends_nothing():
     assert log_growth(table, 60) is None
 
 
+def test_one_leap_after_a_slow_rise_is_a_spike():
+    norm = [0.76, 0.91, 1.04, 1.05, 1.47, 7.5e19]
+    assert log_growth(log([1.1, 1.6, 2.0, 1.5, 2.7, 1.7e19], norm), 5) is None
+    rising = log(np.ones(6), [1.0, 30.0, 1e3, 1e5, 1e9, 1e16])
+    assert log_growth(rising, 5) is not None, "ever faster, and no single step makes it"
+
+
 def test_a_spike_that_came_down_again_ends_nothing():
     norm = np.full(80, 2.0)
     norm[40:50] = 2.0 * 5.0 ** np.arange(10)
