@@ -66,12 +66,19 @@ def remedies(
     proven = [*_proven(table, growth, samples, first_bad_step, persistence)]
     found = [*proven[:2], *_excluded(table), *resume]
     advice = _advice(origin, growth, table)
-    if advice and _is_reset(origin):  # what makes the step finite is beside the point
-        found = [*_excluded(table), *resume]
+    if advice and _cause_is_known(origin):  # what makes the step finite is beside the point
+        found = resume
     if advice:
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]
     return tuple(found[:AT_MOST])
+
+
+def _cause_is_known(origin: Origin | None) -> bool:
+    """Does the origin itself say what the loop does wrong?"""
+    if origin is None:
+        return False
+    return origin.kind is FaultKind.APPLIED or _is_reset(origin)
 
 
 def _is_reset(origin: Origin | None) -> bool:
@@ -86,9 +93,12 @@ def _advice(origin: Origin | None, growth: Growth | None, table: Sequence[WhatIf
     if _is_reset(origin):
         return "save and load the GradScaler's state with the model's: its scale was set anew"
     grew = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
+    if origin is not None and "not divided by" in origin.summary:
+        return "divide the loss of each micro-batch by their number"
     if origin is None or (grew and not is_product(origin)):
         what = growth.signal if growth is not None else "it"
-        return f"find what makes {what} grow: most often the learning rate" if grew else ""
+        known = any(t.finite and t.change == HALF_RATE for t in table)
+        return f"find what makes {what} grow" if grew and not known else ""
     refuted = any(t.finite is False and t.change.startswith(CLIP) for t in table)
     return advice_for(origin, clip_fails=refuted)
 
@@ -124,12 +134,12 @@ def _proven(
         )
     elif WITHOUT_BATCH in finite:
         yield f"Skip the batch of step {step:,}: {_carries_on(finite[WITHOUT_BATCH], step)}."
+    but = ", but does not stop the growth" if growth is not None else ""
     half = next((name for name in (BF16, FP32) if name in finite), None)
     if half is not None:
-        but = ", but does not stop the growth" if growth is not None else ""
         yield f"{half} carries it on: {_proof(finite[half], step)}{but}."
     elif FP64 in finite and FP32 not in {trial.change for trial in table}:
-        yield f"fp64 is finite, {_proof(finite[FP64], step)}: fp32 rounds or overflows here."
+        yield f"fp64 carries it on: {_proof(finite[FP64], step)}{but or ', so fp32 is too narrow'}."
     if SCALE_ONE in finite:
         yield f"A lower loss scale cures it: with 1 {_proof(finite[SCALE_ONE], step)}."
     for change, trial in finite.items():
@@ -167,6 +177,9 @@ def _resume(
 ) -> Iterator[str]:
     """From which state, and before what."""
     good = [c.step for c in checkpoints if c.verdict == "good" and c.step <= root]
+    if good and max(good) == 0 and growth is not None:
+        yield "Start anew: the growth began at step 0."
+        return
     later = any(c.step > root for c in checkpoints)
     why = "before the growth began" if growth is not None else "the last good one"
     if good:

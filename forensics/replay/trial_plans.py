@@ -29,6 +29,8 @@ _HALVES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 _TYPICAL_OF = 200
 """Rows before the root whose median norm is the threshold of a clip: about what it is usually set
 to."""
+_FIRST = 5
+"""Rows that stand for it where it grew from the first step on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +105,9 @@ def as_it_was(session: Session, before: MemoryState) -> AsItWas:
 def plans(
     session: Session, step: int, until: int, samples: Sequence[int], was: AsItWas
 ) -> Iterator[Plan]:
-    """What there is to try at the bad step: precision, loss scale, data."""
-    yield from _precisions(until, was)
+    """What there is to try at the bad step: precision (unless it raised), loss scale, data."""
+    if not was.step.exception:
+        yield from _precisions(until, was)
     scale = was.step.log.scaler_scale if was.step.log is not None else 1.0
     if session.training.scaler.is_enabled() and scale != 1.0:
         yield Plan(
@@ -169,12 +172,13 @@ def early_plans(
 ) -> Iterator[Plan]:
     """What there is to try from the root on: a lower rate, and a clip where nothing clips."""
     yield Plan(change=HALF_RATE, changes=Changes(lr_factor=0.5), until=until)
-    rows = [session.recorded(s) for s in range(max(0, root_step - _TYPICAL_OF), first_bad_step)]
+    first = max(0, root_step - _TYPICAL_OF)
+    rows = [session.recorded(step) for step in range(first, first_bad_step)]
     known = [row for row in rows if row is not None]
     if session.config.max_norm is not None or any("grad_l2_post_clip" in row for row in known):
         return  # it clips already
-    calm = [row for row in known if row["step"] < root_step] or known
-    norms = [row["grad_l2_pre_clip"] for row in calm if "grad_l2_pre_clip" in row]
-    norms = [norm for norm in norms if math.isfinite(norm) and norm > 0]
-    limit = float(f"{statistics.median(norms):.2g}") if norms else 1.0
+    measured = [row for row in known if math.isfinite(row.get("grad_l2_pre_clip", math.nan))]
+    calm = [row for row in measured if row["step"] < root_step] or measured[:_FIRST]
+    norms = [row["grad_l2_pre_clip"] for row in calm]
+    limit = float(f"{statistics.median(norms):.2g}") if any(norms) else 1.0
     yield Plan(change=f"{CLIP} {limit:g}", changes=Changes(max_norm=limit), until=until)
