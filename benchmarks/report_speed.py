@@ -3,7 +3,8 @@
 Every figure is a whole process: start-up included, output thrown away. The two sides of a ratio run
 in turn, A B A B …, so that a machine that slows down slows both; medians of the pairs' ratios are
 quoted. Beside the wall-clock ratio stands that of the processor's time, which other work on the
-machine disturbs less.
+machine disturbs less. A second table says what a report's stages cost: starting, reading the file,
+and all rules together, in seconds of the processor.
 
     python benchmarks/report_speed.py [--rows 2000 1000000] [--runs 5]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +34,19 @@ pc.read_csv(sys.argv[1], convert_options=options)
 REPORT = (
     "import sys; from forensics.cli import main; sys.argv = ['forensics', *sys.argv[1:]]; main()"
 )
+STAGES = """
+import os, sys, time
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
+import forensics.cli.report, forensics.diagnose.rules
+from forensics.diagnose.engine import diagnose
+from forensics.runlog.run import load_run
+times = [0.0, time.process_time()]
+run = load_run(sys.argv[1])
+times.append(time.process_time())
+diagnose(run)
+times.append(time.process_time())
+print(*(after - before for before, after in zip(times, times[1:])))
+"""
 
 
 def write_log(path: Path, rows: int) -> None:
@@ -93,19 +108,33 @@ def compare(rows: int, runs: int, path: Path) -> str:
     )
 
 
+def stages(rows: int, runs: int, path: Path) -> str:
+    """One line of the second table: medians of the processor seconds of each stage."""
+    command = [sys.executable, "-c", STAGES, str(path)]
+    measured = [
+        [float(text) for text in subprocess.check_output(command, text=True).split()]
+        for _ in range(runs)
+    ]
+    start, read, judge = (statistics.median(one) for one in zip(*measured, strict=True))
+    return f"| {rows:,} | {start:.2f} s | {read:.2f} s | {judge:.2f} s |"
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[2_000, 1_000_000])
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     print("| rows | beside | report | ratio, wall | ratio, processor | goal | peak memory |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
+    second = ["", "| rows | start | read | all rules |", "| --- | --- | --- | --- |"]
     for rows in options.rows:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "steps.csv"
             write_log(path, rows)
             print(compare(rows, options.runs, path), flush=True)
+            second.append(stages(rows, options.runs, path))
+    print("\n".join(second))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forensics.diagnose.blocks import blocks, mask_where
 from forensics.diagnose.finding import Evidence
@@ -202,8 +203,10 @@ class Signals:
         return counted(count, "step" if self.interval == 1 else "row")
 
     @cached_property
-    def lost_steps(self) -> IntArray:
+    def lost_steps(self) -> NDArray[np.integer[Any]]:
         """How many of the steps of each row the optimizer did not take; shape (rows,)."""
+        if "covered_steps" not in self.table and "skipped_steps" not in self.table:
+            return self.flag("skipped").view(np.int8)  # 0 or 1, and no second array of them
         lost = self.flag("skipped").astype(np.int64)
         if "covered_steps" in self.table:
             lost *= np.maximum(self.table["covered_steps"], 1)
