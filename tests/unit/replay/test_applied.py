@@ -22,7 +22,7 @@ def _seed():
 
 
 class ScaledLoop:
-    """A loop under fp16 autocast with a scaler, a schedule and a clip, each of which can be wrong."""
+    """A loop under fp16 autocast: a scaler, a schedule and a clip, each of which can be wrong."""
 
     def __init__(self, scale: float = 1024.0, optimizer: Any = torch.optim.SGD, **options: Any):
         self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -414,3 +414,30 @@ def test_looking_at_what_is_applied_changes_no_bit():
 
     assert torch.equal(weights(True), weights(False))
     assert math.isfinite(float(weights(False).sum()))
+
+
+def test_accumulated_losses_that_are_not_divided_are_told_beside_an_overflow():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batches = [torch.full((2, 4), 1e19) for _ in range(3)]
+
+    def examined(share: float) -> str:
+        training = training_of(model, [optimizer])
+        training.loss = lambda model, batch: model(batch).pow(2).mean() * 1e-3
+
+        def run() -> Tensor:
+            optimizer.zero_grad()
+            total = torch.zeros(())
+            for batch in batches:
+                loss = training.loss(model, batch)
+                (loss / share).backward()
+                total += loss.detach()
+            clip_grad_norm_(model.parameters(), 1.0)
+            return total
+
+        with torch.no_grad():
+            model.weight.fill_(0.1)
+        return looked_into(training, run, batches=batches).origin.summary
+
+    assert "3 micro-batches are not divided by 3" in examined(1.0)
+    assert "not divided" not in examined(3.0)
