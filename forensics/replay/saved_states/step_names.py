@@ -11,7 +11,7 @@ _STEP = re.compile(
     r"[=_\-.]?(\d{1,18})(?!\d)",
     re.IGNORECASE,
 )
-_EPOCH = re.compile(r"(?:^|[^a-z])(?:epochs?|ep|e)[=_\-.]?(\d{1,18})(?!\d)", re.IGNORECASE)
+_EPOCH = re.compile(r"(?:^|[^a-z])(?:epochs?|ep)[=_\-.]?(\d{1,18})(?!\d)", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(?<![\d.])(\d{1,18})(?=\D*\Z)")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}")
 _SUFFIX = re.compile(r"(\.nonfinite|\.safetensors|\.ckpt|\.pth|\.pt|\.bin|\.tar|\.th)+\Z")

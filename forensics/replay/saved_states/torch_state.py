@@ -120,7 +120,9 @@ def _plain_models(tree: Any) -> set[str]:
     return {
         str(key)
         for key, value in tree.items()
-        if roles.role_of(str(key)) == roles.OTHER and value and is_bare(value)
+        if roles.role_of(str(key)) == roles.OTHER
+        and is_bare(value)
+        and any(str(name).endswith(("weight", "bias")) for name in value)
     }
 
 

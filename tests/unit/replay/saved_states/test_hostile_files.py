@@ -127,7 +127,7 @@ def test_cut_off_anywhere_it_is_untestable(kind: str, tmp_path: Path) -> None:
     path, file = saved(tmp_path, kind)
     whole = file.read_bytes()
     # A pickle of an old file is followed by the storages, and ends in a pickle of their keys.
-    for length in {*range(0, len(whole), max(1, len(whole) // 60)), len(whole) - 1}:
+    for length in {*range(0, len(whole), max(1, len(whole) // 30)), len(whole) - 1}:
         file.write_bytes(whole[:length])
         refused(path)
 
@@ -137,7 +137,7 @@ def test_damaged_anywhere_it_is_judged_or_untestable(kind: str, tmp_path: Path) 
     path, file = saved(tmp_path, kind)
     whole = file.read_bytes()
     rng = random.Random(0)
-    for _ in range(80):
+    for _ in range(40):
         damaged = bytearray(whole)
         at = rng.randrange(len(damaged) - 8)
         number = rng.choice([0, 1, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 63, (1 << 64) - 1])
@@ -187,7 +187,7 @@ def test_a_zip_bomb(tmp_path: Path) -> None:
     refused(path, "holds a compressed record")
 
 
-@pytest.mark.parametrize("depth", [200, 200_000])
+@pytest.mark.parametrize("depth", [200, 50_000])
 def test_a_state_nested_without_end(depth: int, tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     torch.save({"model": {"weight": torch.ones(2)}, "deep": 0}, path)
