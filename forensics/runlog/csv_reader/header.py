@@ -256,4 +256,7 @@ def _some(cells: Sequence[str]) -> str:
 
 
 def _wanted() -> str:
-    return "a step log is a CSV with a header that names step, loss, lr, grad_l2_pre_clip …"
+    return (
+        "a step log is a CSV with a header that names step, loss, lr, grad_l2_pre_clip …; "
+        "--map loss=NAME says which column is which"
+    )

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -16,12 +17,13 @@ from forensics.runlog.csv_reader.header import USABLE
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import canonical_name, mapped_names, step_rank
 from forensics.runlog.scanner.numbers import number
-from forensics.runlog.scanner.rows import Cell, Rows
+from forensics.runlog.scanner.rows import TELLING, Cell, Rows, nothing_found
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.schema import Kind, spec_of
-from forensics.runlog.steps import StepTable
+from forensics.runlog.steps import StepTable, canonical_order
 
 MOST_METRICS = 512
 """Further numbers that are kept beside the known columns."""
@@ -120,6 +122,8 @@ class RecordRows:
             target = self._targets.get(key)
             if target is None:
                 continue
+            if (spec := spec_of(target)) is not None and spec.kind is Kind.TEXT:
+                continue
             kinds = set(map(type, cells))
             if not kinds <= {int, float} or (target == "step" and kinds != {int}):
                 return False
@@ -158,10 +162,23 @@ class RecordRows:
             raise UsageError(
                 f"the log has no {min(missing)!r}", where="--map", hint=f"it has {there}"
             )
+        table = self.rows.table(name, facts, where=where, must_tell=False)
+        if "loss" not in table:
+            table = self._with_likely_loss(table)
+        if must_tell and not any(map(table.has, TELLING)):
+            raise nothing_found(name, where)
         if self._renamed:
             count, names = len(self._renamed), ", ".join(self._renamed)
             self._log.note("renamed-columns", count=count, detail=names)
-        return self.rows.table(name, facts, where=where, must_tell=must_tell)
+        return replace(table, repairs=self._log.repairs())
+
+    def _with_likely_loss(self, table: StepTable) -> StepTable:
+        """The table with the column that is most likely the loss under that name."""
+        for name in loss_like(list(table)):
+            self._renamed.append(f"{shown(name)} as loss")
+            columns = {"loss" if n == name else n: c for n, c in table.columns.items()}
+            return replace(table, columns={n: columns[n] for n in canonical_order(columns)})
+        return table
 
     def _name(self, keys: list[str]) -> None:
         exact = [key for key in keys if spec_of(key) is not None]

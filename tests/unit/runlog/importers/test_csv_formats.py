@@ -135,3 +135,41 @@ def test_other_numbers_are_kept_beside_the_known_ones(tmp_path: Path) -> None:
     table = read(tmp_path, lines_of([{"step": 1, "loss": 2.0, "reward/mean": 0.25, "note": "x"}]))
     np.testing.assert_array_equal(table["reward/mean"], [0.25])
     assert "note" not in table
+
+
+def test_a_csv_without_steps_whose_rows_are_epochs_is_numbered_by_them(tmp_path: Path) -> None:
+    for text in (
+        "epoch,train_loss,val_loss\n1,2.5,2.6\n2,2.0,2.5\n3,1.5,2.4\n",
+        lines_of([{"epoch": e, "train_loss": 2.0, "val_loss": 2.5} for e in (1, 2, 3)]),
+    ):
+        table = read(tmp_path, text)
+        assert table.step.tolist() == [1, 2, 3]
+        assert table.facts is not None
+        assert table.facts.unit == PER_EPOCH
+        assert "missing-step-column" not in {repair.kind for repair in table.repairs}
+
+
+def test_rows_within_an_epoch_are_counted(tmp_path: Path) -> None:
+    table = read(tmp_path, "epoch,train_loss\n1,2.5\n1,2.0\n2,1.5\n")
+    assert table.step.tolist() == [0, 1, 2]
+    assert table.facts is not None
+    assert table.facts.unit != PER_EPOCH
+
+
+def test_a_loss_by_another_name_is_found_and_said(tmp_path: Path) -> None:
+    table = read(tmp_path, lines_of([{"step": s, "policy_loss": 0.5, "lr": 0.1} for s in (1, 2)]))
+    assert column(table, "loss") == [0.5, 0.5]
+    assert any("'policy_loss' as loss" in repair.message for repair in table.repairs)
+
+
+def test_many_records_alike_and_records_one_by_one_give_the_same(tmp_path: Path) -> None:
+    records: list[dict[str, object]] = [
+        {"step": s, "loss": 2.0 / s, "skipped": s % 7 == 0, "skip_reason": 3, "note": s}
+        for s in range(1, 40)
+    ]
+    together = read(tmp_path, lines_of(records))
+    mixed = [dict(reversed(r.items())) if i % 2 else r for i, r in enumerate(records)]
+    apart = read(tmp_path, lines_of(mixed))
+    for name in ("step", "loss", "skipped", "note"):
+        np.testing.assert_array_equal(together[name], apart[name])
+    assert together["skipped"].sum() == 5
