@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class GradientWatch:
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch a step while the context lasts."""
         handles = [
-            parameter.register_hook(self._note(name))
+            _accumulator(parameter).register_prehook(self._note(name))
             for name, parameter in model.named_parameters()
             if parameter.requires_grad and parameter.is_leaf
         ]
@@ -69,13 +70,21 @@ class GradientWatch:
             for handle in handles:
                 handle.remove()
 
-    def _note(self, name: str) -> Callable[[Tensor], None]:
-        def look(gradient: Tensor) -> None:
-            if name not in self.first:
+    def _note(self, name: str) -> Callable[[tuple[Tensor | None, ...]], None]:
+        def look(gradients: tuple[Tensor | None, ...]) -> None:
+            gradient = gradients[0]
+            if name not in self.first and gradient is not None:
                 with _disable_current_modes(), torch.no_grad():
                     self.first[name] = _sample(gradient)
 
         return look
+
+
+def _accumulator(parameter: Tensor) -> Any:
+    """The node that adds to ``.grad``: what ``autograd.grad`` hands to a loop passes it by."""
+    with torch.enable_grad():
+        node: Any = parameter.expand_as(parameter).grad_fn
+    return node.next_functions[0][0]
 
 
 def wrong_gradients(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, float]:

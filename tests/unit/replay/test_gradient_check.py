@@ -180,3 +180,14 @@ def test_watching_changes_no_bit():
         return [p.grad for p in model.parameters()]
 
     assert all(torch.equal(a, b) for a, b in zip(gradients(True), gradients(False), strict=True))
+
+
+def test_what_a_loop_asks_autograd_grad_for_is_not_what_is_applied():
+    model = nn.Linear(3, 1)
+    inputs = torch.ones(4, 3)
+    watch = GradientWatch.of(model, Parts.of(model))
+    with watch.watching(model):
+        torch.autograd.grad(7 * model(inputs).sum(), model.weight)
+        model(inputs).sum().backward()
+    assert watch.first["weight"].tolist() == [4.0, 4.0, 4.0]
+    assert watch.first["bias"].tolist() == [4.0]
