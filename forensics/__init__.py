@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from forensics.diagnose.bisection_result import BisectionResult
+    from forensics.diagnose.capsule_verdict import CapsuleVerdict
     from forensics.diagnose.comparison import compare as compare_runs
     from forensics.diagnose.engine import diagnose as diagnose_run
     from forensics.diagnose.finding import (
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from forensics.render.bisect_json import render_bisect_json
     from forensics.render.bisect_markdown import render_bisect_markdown
     from forensics.render.bisect_text import render_bisect_text
+    from forensics.render.capsule_json import render_capsule_json
+    from forensics.render.capsule_markdown import render_capsule_markdown
+    from forensics.render.capsule_text import render_capsule_text
     from forensics.render.inspect_json import render_inspect_json
     from forensics.render.inspect_markdown import render_inspect_markdown
     from forensics.render.inspect_text import render_inspect_text
@@ -55,6 +59,7 @@ if TYPE_CHECKING:
     from forensics.render.markdown_report import render_markdown
     from forensics.render.text_report import render_text
     from forensics.replay.bisect import bisect_run
+    from forensics.replay.capsule import run_capsule
     from forensics.replay.checkpoint_health import examine_state
     from forensics.replay.health_bisection import bisect_health
     from forensics.runlog.run import Run, load_run
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
 _ORIGIN = {
     "AmpTrainState": "forensics.record.train_step",
     "BisectionResult": "forensics.diagnose.bisection_result",
+    "CapsuleVerdict": "forensics.diagnose.capsule_verdict",
     "Config": "forensics.record.config",
     "Diagnosis": "forensics.diagnose.finding",
     "Evidence": "forensics.diagnose.finding",
@@ -109,6 +115,9 @@ _ORIGIN = {
     "render_bisect_json": "forensics.render.bisect_json",
     "render_bisect_markdown": "forensics.render.bisect_markdown",
     "render_bisect_text": "forensics.render.bisect_text",
+    "render_capsule_json": "forensics.render.capsule_json",
+    "render_capsule_markdown": "forensics.render.capsule_markdown",
+    "render_capsule_text": "forensics.render.capsule_text",
     "render_inspect_json": "forensics.render.inspect_json",
     "render_inspect_markdown": "forensics.render.inspect_markdown",
     "render_inspect_text": "forensics.render.inspect_text",
@@ -116,6 +125,7 @@ _ORIGIN = {
     "render_markdown": "forensics.render.markdown_report",
     "render_text": "forensics.render.text_report",
     "rule": "forensics.diagnose.rule",
+    "run_capsule": "forensics.replay.capsule",
     "threshold": "forensics.diagnose.rule",
 }
 """Public names by the module they come from (``module:name`` where it has another name there)."""
@@ -124,6 +134,7 @@ __all__ = [
     "RULES",
     "AmpTrainState",
     "BisectionResult",
+    "CapsuleVerdict",
     "Config",
     "Diagnosis",
     "Evidence",
@@ -166,6 +177,9 @@ __all__ = [
     "render_bisect_json",
     "render_bisect_markdown",
     "render_bisect_text",
+    "render_capsule_json",
+    "render_capsule_markdown",
+    "render_capsule_text",
     "render_inspect_json",
     "render_inspect_markdown",
     "render_inspect_text",
@@ -173,6 +187,7 @@ __all__ = [
     "render_markdown",
     "render_text",
     "rule",
+    "run_capsule",
     "threshold",
 ]
 
