@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from forensics.errors import InputError
+from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.detect import Choice, detect, import_logs, unknown
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.source import STDIN, head_of, spooled
@@ -79,7 +80,8 @@ def logs_in(directory: Path, reading: Reading) -> list[Path]:
             best[name] = max(best.get(name, 0.0), choice.match.confidence)
     if not found:
         return []
-    name = max(found, key=lambda n: (round(best[n], 1), -list(found).index(n)))
+    order = [importer.name for importer in IMPORTERS]
+    name = max(found, key=lambda n: (round(best[n], 1), -order.index(n)))
     return _of_one_run(directory, name, found[name])
 
 

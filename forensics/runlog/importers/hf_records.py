@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ def hf_table(
     source: LogSource,
     reading: Reading,
     *,
-    planned: int | None = None,
+    planned: Callable[[], int | None] = lambda: None,
     may_lag: bool | None = None,
     steps_known: bool = True,
 ) -> StepTable:
@@ -45,7 +45,7 @@ def hf_table(
         records: in the order they were written.
         source: where they come from.
         reading: what the user maps.
-        planned: steps the run was to have.
+        planned: gives the steps that the run was to have, once all records are read.
         may_lag: can the rate be one step behind (transformers from 4.51.3 on)? None: unknown.
         steps_known: False where records were counted because none of them bears a step.
     """
@@ -56,13 +56,13 @@ def hf_table(
             with_norm = with_norm or "grad_norm" in record
             rows.add(record)
     facts = LogFacts(
-        step_base=1, meanings=MEANINGS, planned_steps=planned, unknown=("the loss scale",)
+        step_base=1, meanings=MEANINGS, planned_steps=planned(), unknown=("the loss scale",)
     )
     table = rows.table(name, facts, source.path)
     table, restored = restore_filtered_nan(table)
     rate = ""
     if steps_known:
         lags = may_lag if may_lag is None or with_norm else False
-        table, rate = with_lr_skips(table, planned=planned, may_lag=lags)
+        table, rate = with_lr_skips(table, planned=planned(), may_lag=lags)
     notes = tuple(note for note in (restored, rate) if note)
     return replace(table, facts=replace(facts, notes=notes))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from forensics.runlog.importers.hf_records import hf_table
@@ -28,6 +28,8 @@ _BAR = re.compile(rb"(" + COUNT + rb")/(" + COUNT + rb")\s*\[\d+:")
 _PAIR = re.compile(rb"'([^']+)':\s*(?:'([^']*)'|([^,{}]+))")
 _INTERVAL = re.compile(rb"[\"']?logging_steps[\"']?\s*[=:]\s*(\d+)")
 _KEYS = frozenset(("loss", "grad_norm", "learning_rate", "epoch"))
+_LOOKED_AT = 500
+"""Records by which it is judged whether there are bars, and how far apart records are."""
 _SNAP = 3
 """Steps that a bar, redrawn ten times a second at most, may be behind the record."""
 
@@ -41,32 +43,34 @@ def _sniff(head: Head) -> Match | None:
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    found = list(_records(source))
-    interval = _INTERVAL.search(source.head().text)
-    dated: Iterable[Mapping[str, Any]] | None = _dated(
-        found, int(interval.group(1)) if interval else None
-    )
-    totals = [total for _, total, _ in found if total]
-    if dated is None:
+    bars = _Bars()
+    records = _records(source, bars)
+    first = list(islice(records, _LOOKED_AT))
+    match = _INTERVAL.search(source.head().text)
+    interval = int(match.group(1)) if match else 0
+    with_bars = bool(first) and first[-1][0] is not None
+    if with_bars:
+        steps = [done for done, _ in first if done is not None]
+        dated = _dated(chain(first, records), interval or _usual(steps))
+    else:
         source.log.note("missing-step-column", detail="no progress bar around the records")
-        dated = _counted(found, int(interval.group(1)) if interval else 1)
+        dated = _counted(chain(first, records), interval or 1)
     return hf_table(
         hf_stdout.name,
         dated,
         source,
         reading,
-        planned=totals[-1] if totals else None,
-        steps_known=bool(totals),
+        planned=lambda: bars.total or None,
+        steps_known=with_bars,
     )
 
 
-Found = tuple[int | None, int, dict[str, Any]]
-"""Step of the bar (None without one), its total (0), and the record."""
+Found = tuple[int | None, dict[str, Any]]
+"""Steps done by the bar before it (None without one), and the record."""
 
 
-def _records(source: LogSource) -> Iterator[Found]:
+def _records(source: LogSource, bars: _Bars) -> Iterator[Found]:
     """The records, each with the last state of the training's bar before it."""
-    bars = _Bars()
     for block in source.blocks():
         at = 0
         for match in _RECORD.finditer(block):
@@ -74,7 +78,7 @@ def _records(source: LogSource) -> Iterator[Found]:
             if record is not None:
                 bars.see(block[at : match.start()], training="loss" in record)
                 at = match.end()
-                yield bars.done, bars.total, record
+                yield bars.done, record
         bars.see(block[at:], training=False)
 
 
@@ -121,20 +125,15 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return record if ours else None
 
 
-def _dated(found: Sequence[Found], interval: int | None) -> list[Mapping[str, Any]] | None:
-    """The records with steps from the bars; None where there are no bars.
+def _dated(found: Iterable[Found], usual: int) -> Iterator[Mapping[str, Any]]:
+    """The records with steps from the bars.
 
     A bar may be behind by a few steps: where most records lie at multiples of an interval, a
     step shortly before one is that one.
     """
-    if not found or any(done is None for done, _, _ in found):
-        return None
-    steps = [done or 0 for done, _, _ in found]
-    usual = interval or _usual(steps)
-    return [
-        {**record, "step": _snapped(step, usual) if "loss" in record else step}
-        for step, (_, _, record) in zip(steps, found, strict=True)
-    ]
+    for done, record in found:
+        if done is not None:
+            yield {**record, "step": _snapped(done, usual) if "loss" in record else done}
 
 
 def _usual(steps: Sequence[int]) -> int:
@@ -151,10 +150,10 @@ def _snapped(step: int, usual: int) -> int:
     return step + behind if behind <= min(_SNAP, usual // 2) else step
 
 
-def _counted(found: Sequence[Found], interval: int) -> Iterator[Mapping[str, Any]]:
+def _counted(found: Iterable[Found], interval: int) -> Iterator[Mapping[str, Any]]:
     """The records with steps by their number; an evaluation belongs to the record before it."""
     step = 0
-    for _, _, record in found:
+    for _, record in found:
         step += interval * ("loss" in record)
         yield {**record, "step": step}
 

@@ -22,7 +22,7 @@ from forensics.runlog.scanner.records import flat_objects
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
-_LARGEST = 64 << 20
+_LARGEST = 16 << 20
 """Bytes up to which the document is parsed whole; a larger one is read record by record."""
 _RECORD = re.compile(rb'\{[^{}]*"(?:loss|eval_loss|grad_norm)"\s*:[^{}]*\}')
 _STEP = re.compile(rb'"step"\s*:')
@@ -47,13 +47,14 @@ def _sniff(head: Head) -> Match | None:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     state, records = _state(source)
-    planned = state.get("max_steps")
+    max_steps = state.get("max_steps")
+    planned = max_steps if isinstance(max_steps, int) and max_steps > 0 else None
     return hf_table(
         hf_trainer_state.name,
         records,
         source,
         reading,
-        planned=planned if isinstance(planned, int) and planned > 0 else None,
+        planned=lambda: planned,
         may_lag="best_global_step" in state,
     )
 
