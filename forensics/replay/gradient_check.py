@@ -58,11 +58,12 @@ class GradientWatch:
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch a step while the context lasts."""
-        handles = [
-            _accumulator(parameter).register_prehook(self._note(name))
+        nodes = {  # held, for a parameter holds its node only weakly
+            name: _accumulator(parameter)
             for name, parameter in model.named_parameters()
             if parameter.requires_grad and parameter.is_leaf
-        ]
+        }
+        handles = [node.register_prehook(self._note(name)) for name, node in nodes.items()]
         try:
             with self.saved.watching(), self.recomputation.watching():
                 yield
