@@ -133,6 +133,8 @@ def _marks(part: Tensor) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         part = part.to(torch.complex64)
     values = part.numpy()
     missing = np.isnan(values)
+    if missing.all():
+        return missing, np.zeros_like(missing)
     return missing, np.isinf(values) & ~missing
 
 
