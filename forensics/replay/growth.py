@@ -32,7 +32,7 @@ NORM_ALONE = 4.0
 STEADY = 0.7
 """Share of the steps of a rise, in blocks, that go up."""
 LEAP = 0.75
-"""Share of a rise, in decades, that one step may make: more is a spike, which one batch explains."""
+"""Share of a rise, in decades, that one step may make: more is a spike, and one batch's doing."""
 _LATEST = 4
 """Values from the end within which the highest must be: what has come down again did not end it."""
 _QUIET = 0.11
