@@ -3,8 +3,10 @@
 What it detects
     In the medians of 40 blocks the last three are above the best by 6 standard deviations of a
     block and by 5 %: a rise of more than 25 % that is not falling back, or a smaller one that is
-    steady. Blow-ups of the last rows, too short for a block, are found row by row. Told is since
-    when the loss is above its best, and what the learning rate, norm and scale did before.
+    steady. A noisy loss that climbs slowly from the start and settles, as against the growing
+    targets of reinforcement learning, is told as an info. Blow-ups of the last rows, too short
+    for a block, are found row by row. Told is since when the loss is above its best, and what the
+    learning rate, norm and scale did before.
 
 Why it matters
     What is learned after the turn is worse than the best checkpoint before it. A rise that keeps
@@ -29,6 +31,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import Course, course
 from forensics.diagnose.loss_rise import RISE, Rise, find_rise
+from forensics.diagnose.moving_target import follows_its_target
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
 from forensics.diagnose.series import median, theil_sen
@@ -63,11 +66,12 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
         severity = Severity.INFO if shift else Severity.WARNING
         if not shift and not rise.steady:
             return
+    follows = not rise.final and not shift and follows_its_target(signals, path, rise)
     best = int(path.rows[int(path.bounds[path.best + 1]) - 1])
     around = [best, rise.first - 1, rise.first, rise.first + 1, int(path.rows[-1])]
     yield Finding(
         rule="loss-divergence",
-        severity=severity,
+        severity=Severity.INFO if follows else severity,
         message=_message(signals, rise, shift),
         first_step=signals.step_at(rise.first),
         last_step=signals.last_step,
@@ -75,9 +79,19 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
             signals.evidence("loss", signals.loss, around, rise.level),
             signals.evidence("grad_l2_pre_clip", signals.norm, around),
         ),
-        cause=_cause(signals, rise, shift),
-        remedy=_remedy(signals, rise, shift),
+        cause=_FOLLOWS if follows else _cause(signals, rise, shift),
+        remedy=_FOLLOWED if follows else _remedy(signals, rise, shift),
     )
+
+
+_FOLLOWS = (
+    "A loss measured against targets that grow with what is learned, as a value function's against "
+    "its returns, rises and settles like this; so does a model that is slowly getting worse."
+)
+_FOLLOWED = (
+    "Judge by the return or by another measure of what is wanted. If the targets do not change, "
+    "resume from before this step with a lower learning rate."
+)
 
 
 def _learns_on(path: Course, rise: Rise) -> bool:

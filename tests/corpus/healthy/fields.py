@@ -148,3 +148,18 @@ def restart_bumps(rng: Rng) -> Made:
     made.rate("restarts", 6e-4)
     made.loss = made.loss * (1 + 0.1 * made.lr / made.lr.max())
     return run_of(made, any_loop(rng), form=any_form(made)), HEALTHY
+
+
+@HEALTHY_CASES.add("value-loss-follows-its-returns")
+def value_loss(rng: Rng) -> Made:
+    """A temporal-difference loss: it rises as the returns grow, and settles where they do."""
+    made = training(rng, int(rng.choice([4000, 20_000])), "reinforcement")
+    at = np.arange(made.rows)
+    tau = made.rows * rng.uniform(0.15, 0.3)
+    height = rng.uniform(0.1, 0.8)
+    grown = height * (1 - np.exp(-(at - made.rows // 40).clip(0) / tau))
+    made.loss[:] = 0.05 + 0.1 * np.exp(-at / (made.rows / 60)) + grown
+    made.loss_shift[:] = 0.0
+    made.loss_noise[:] = rng.uniform(0.3, 0.5) * rng.standard_normal(made.rows)
+    made.norm[:] = 1.5 * (1 + grown)
+    return run_of(made, Loop(), form=any_form(made)), HEALTHY

@@ -100,3 +100,37 @@ def test_a_jump_of_the_rate_is_named() -> None:
     (finding,) = found(loss_divergence, columns)
     assert 3_001 <= finding.first_step <= 3_100
     assert "had jumped ×30 at step 3,001" in finding.cause
+
+
+def value_loss(rise: np.ndarray, noise: float = 0.4) -> Columns:
+    """The error of a value function: as the returns grow, so does it."""
+    rng = np.random.default_rng(0)
+    at = np.arange(len(rise))
+    level = 0.05 + 0.1 * np.exp(-at / 150) + rise
+    return {
+        "loss": level * np.exp(noise * rng.normal(size=len(at))),
+        "grad_l2_pre_clip": 1.5 * np.exp(0.5 * rng.normal(size=len(at))),
+    }
+
+
+def test_a_noisy_loss_that_climbs_slowly_and_settles_is_an_info() -> None:
+    at = np.arange(10_000)
+    columns = value_loss(0.4 * (1 - np.exp(-(at - 300).clip(0) / 2_500)))
+    (finding,) = found(loss_divergence, columns)
+    assert finding.severity is Severity.INFO
+    assert "targets that grow" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("rise", "noise"),
+    [
+        (0.4 * (1 - np.exp(-(np.arange(10_000) - 300).clip(0) / 2_500)), 0.02),
+        (0.4 * (1 - np.exp(-(np.arange(10_000) - 300).clip(0) / 200)), 0.4),
+        (0.4 * (1 - np.exp(-(np.arange(10_000) - 6_000).clip(0) / 800)), 0.4),
+        (0.4 * np.arange(10_000) / 5_000, 0.4),
+    ],
+    ids=["not noisy", "fast", "late", "goes on"],
+)
+def test_what_lacks_one_of_its_signs_is_a_divergence(rise: np.ndarray, noise: float) -> None:
+    (finding,) = serious(found(loss_divergence, value_loss(rise, noise)))
+    assert finding.severity is Severity.ERROR
