@@ -31,7 +31,7 @@ def _sniff(head: Head) -> Match | None:
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    rows = RecordRows(source.log, reading)
+    rows = RecordRows(source.log, reading, size=source.size)
     for records in json_lines(source):
         rows.add_all(records)
     table = rows.table(jsonl_columns.name, LogFacts(), source.path)

@@ -28,7 +28,7 @@ def _sniff(head: Head) -> Match | None:
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT)
+    rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT, size=source.size)
     planned = None
     for records in json_lines(source):
         ours = [record for record in records if "current_steps" in record]

@@ -25,7 +25,8 @@ def _sniff(head: Head) -> Match | None:
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT - set(reading.mapping.values()))
+    leave_out = _LEAVE_OUT - set(reading.mapping.values())
+    rows = RecordRows(source.log, reading, leave_out, source.size)
     for records in json_lines(source):
         rows.add_all(records)
     return rows.table(wandb_history.name, LogFacts(), source.path)

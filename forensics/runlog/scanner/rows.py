@@ -55,6 +55,10 @@ class Rows:
     def __len__(self) -> int:
         return len(self._builder) + len(self._steps)
 
+    def expect(self, rows: int) -> None:
+        """Make room for about so many rows at once; called before the first one."""
+        self._builder.expected = min(max(rows, 0), _MOST_ROOM)
+
     def add(self, step: int, cells: Mapping[str, Cell]) -> None:
         """Append one row; a cell that is None or missing is absent, NaN was written as NaN."""
         self._steps.append(step)
@@ -83,7 +87,7 @@ class Rows:
         before = len(self._builder)
         if not before and self._size:
             share = self._size / max(len(block), 1)
-            self._builder.expected = min(int(1.05 * len(found) * share), _MOST_ROOM)
+            self.expect(int(1.05 * len(found) * share))
         text = b"\n".join(map(_JOIN, found)) + b"\n"
         pieces = parse_fast(text, _layout(tuple(pattern.groupindex)))
         if pieces is None:
