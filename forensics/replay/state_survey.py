@@ -46,14 +46,14 @@ class Survey:
 
     def take(self, value: StateValue) -> None:
         """Look at every element of a value."""
+        if value.kind in _NOT_STATE:
+            return
         tensor = value.value
         if isinstance(tensor, Tensor):
             self._tensors += 1
             self._dtypes[_dtype(tensor)] += tensor.numel()
             self._absent += tensor.is_meta
             self.seen += tensor.nbytes
-        if value.kind in _NOT_STATE:
-            return
         if isinstance(tensor, Tensor):
             scan = scan_tensor(tensor)
             shape, dtype = tuple(tensor.shape), _dtype(tensor)
@@ -87,7 +87,7 @@ class Survey:
         if isinstance(value.value, Tensor):
             self._largest.append((value.name, value.kind, scan.absmax))
         last = value.name.rpartition(".")[2]
-        if value.kind == roles.LR or (value.kind == roles.SCALER and last in ("scale", "_scale")):
+        if last == {roles.LR: "lr", roles.SCALER: "scale"}.get(value.kind):
             self._numbers[value.name] = scan.largest
         if scan.smallest < 0 and last in _NEVER_NEGATIVE.get(value.kind, ()):
             self._negative.append(value.name)

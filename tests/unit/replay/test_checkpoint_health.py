@@ -89,11 +89,14 @@ def test_a_bad_value_says_where_it_begins(tmp_path: Path) -> None:
 
 def test_facts(tmp_path: Path) -> None:
     state = training_state()
+    state["rng"] = {"torch": torch.get_rng_state()}
+    state["lr_scheduler"] = {"base_lrs": [0.5]}
     state["model"]["half"] = torch.full((10,), 3.0, dtype=torch.bfloat16)
     health = examine_state(save(state, tmp_path / "a.pt"))
     assert health.extremes["param"] == {"name": "model.half", "absmax": 3.0}
     assert health.numbers == {"optimizer.param_groups.0.lr": 1e-3, "scaler.scale": 65536.0}
     assert health.dtypes["bfloat16"] == 10
+    assert "uint8" not in health.dtypes  # the state of a generator is none of the training's
     assert health.elements == sum(health.dtypes.values())
 
 
