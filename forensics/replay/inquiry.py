@@ -8,7 +8,6 @@ from forensics.diagnose.bisection_result import (
     BisectionResult,
     BisectStatus,
     Departure,
-    Origin,
     Persistence,
 )
 from forensics.replay.bisection import Judgement
@@ -180,9 +179,12 @@ class Inquiry(Case):
         )
         self.found["root_step"] = self.found["first_bad_step"]
         if session.tolerance == 0 and gone is not None:
-            self.found["origin"] = self._from_outside(session, gone, recorded)
+            self._from_outside(session, gone, recorded)
 
-    def _from_outside(self, session: Session, gone: Departure, recorded: int) -> Origin:
+    def _from_outside(self, session: Session, gone: Departure, recorded: int) -> None:
         """The record was made of other values than the program makes: which one was changed?"""
         hit = find_hit(session, gone.step)
-        return outside_origin(hit, gone, recorded, session.recorded(recorded) or {})
+        row = session.recorded(recorded) or {}
+        self.found["origin"] = outside_origin(hit, gone, recorded, row)
+        if hit is not None and hit.bit is not None:  # the first step that computed with it
+            self.found.update(first_bad_step=hit.state, root_step=hit.state)

@@ -77,8 +77,8 @@ def _swept(case: Case, session: Session, passage: Passage) -> None:
     case.found.update(
         status=BisectStatus.LOCATED,
         reason=f"{case.looked_at()}; the replay is not the record",
-        first_bad_step=gone.step,
-        root_step=gone.step,
+        first_bad_step=hit.state,  # it computed with the changed value, and the next row shows it
+        root_step=hit.state,
         reproduces=False,
         replays=1,
         persistence=Persistence.TRANSIENT,
