@@ -73,7 +73,8 @@ def owners_of(tree: Any, groups: Sequence[Sequence[str]] = ()) -> dict[str, str]
         told = [name for group in groups[first:last] for name in group]
         first = last
         guess = _whole_model(optimizer, model) if len(optimizers) == 1 else []
-        for names in (told, _own_names(optimizer), guess):
+        keys = [key for key in order if isinstance(key, str)]  # as FSDP numbers them: by name
+        for names in (keys, told, _own_names(optimizer), guess):
             if _all_fit(order, names, optimizer["state"], model):
                 found |= {f"{path}.state.{k}": n for k, n in zip(order, names, strict=True)}
                 break

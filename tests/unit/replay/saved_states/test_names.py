@@ -103,6 +103,16 @@ def test_names_in_the_groups_are_believed(tmp_path: Path) -> None:
     assert owner(trained_in_groups("ac", "b", named=True), tmp_path) == "b"
 
 
+def test_an_optimizer_that_is_keyed_by_name_is_believed(tmp_path: Path) -> None:
+    state = trained_in_groups("ac", "b")
+    names = dict(enumerate("acb"))
+    optimizer = state["optimizer"]
+    optimizer["state"] = {names[i]: held for i, held in optimizer["state"].items()}
+    for group in optimizer["param_groups"]:
+        group["params"] = [names[i] for i in group["params"]]
+    assert owner(state, tmp_path) == "b"
+
+
 def test_a_manifest_is_believed_where_the_shapes_agree(tmp_path: Path) -> None:
     state = trained_in_groups("ac", "b")
     right = KnownParameters(frozenset("abc"), (("a", "c"), ("b",)))
