@@ -28,15 +28,17 @@ def timeline(
         root: the finding the chain starts with.
         consequences: in order of step.
     """
-    row = int(np.searchsorted(signals.step, root.begins))
     told = [f for f in consequences if f.severity > Severity.INFO] or list(consequences)
     followers = _one_a_rule(told)[:MOST_FOLLOWERS]
-    # The onset of a slow consequence may be read off a little early: time orders the lines.
-    early = [f for f in followers if f.begins < root.begins]
-    first = min([row, *(int(np.searchsorted(signals.step, f.begins)) for f in early)])
-    later = [f for f in followers if f not in early]
-    events = [_entry(f) for f in (*sorted(early, key=lambda f: f.begins), root, *later)]
-    return (*_lead_up(signals, first), *_last_healthy(signals, first), *events)
+    # The onset of a slow consequence may be read off a little early: time orders the lines, and no
+    # step in which something serious had begun is called healthy.
+    serious = [f.begins for f in (root, *followers) if f is root or f.severity > Severity.INFO]
+    row = int(np.searchsorted(signals.step, min(serious)))
+    before = [f for f in followers if f.begins < root.begins]
+    after = [f for f in followers if f.begins >= root.begins]
+    events = [(f.begins, _entry(f)) for f in (*before, root, *after)]
+    lines = [*_lead_up(signals, row), *_last_healthy(signals, row), *events]
+    return tuple(entry for _, entry in sorted(lines, key=lambda line: line[0]))
 
 
 def _one_a_rule(findings: list[Finding]) -> list[Finding]:
@@ -53,7 +55,7 @@ def _entry(finding: Finding) -> TimelineEntry:
     return TimelineEntry(when=when, title=finding.rule, detail=finding.message)
 
 
-def _lead_up(signals: Signals, row: int) -> list[TimelineEntry]:
+def _lead_up(signals: Signals, row: int) -> list[tuple[int, TimelineEntry]]:
     """How far the gradient norm had left its median before the first bad step."""
     recent = signals.norm[max(0, row - LEAD_UP) : row]
     earlier = signals.norm[: max(0, row - LEAD_UP)]
@@ -69,7 +71,8 @@ def _lead_up(signals: Signals, row: int) -> list[TimelineEntry]:
         return []
     since = max(0, row - LEAD_UP) + _start_of_last_run(left)
     detail = f"gradient norm {factor(grown)} its median of {number(usual)}"
-    return [TimelineEntry(when=f"{signals.step_at(since):,}→", title="lead-up", detail=detail)]
+    begin = signals.step_at(since)
+    return [(begin, TimelineEntry(when=f"{begin:,}→", title="lead-up", detail=detail))]
 
 
 def _start_of_last_run(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
@@ -78,7 +81,7 @@ def _start_of_last_run(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) ->
     return int(rows[breaks[-1] + 1]) if len(breaks) else int(rows[0])
 
 
-def _last_healthy(signals: Signals, row: int) -> list[TimelineEntry]:
+def _last_healthy(signals: Signals, row: int) -> list[tuple[int, TimelineEntry]]:
     """The last step before the root that was taken with finite numbers."""
     written = signals.present("loss") | signals.present("grad_l2_pre_clip")
     bad = signals.loss_bad | signals.norm_bad | signals.skipped
@@ -97,5 +100,6 @@ def _last_healthy(signals: Signals, row: int) -> list[TimelineEntry]:
         parts.append(f"scale {power_of_two(float(signals.scale[last]))}")
     if np.isfinite(signals.lr[last]):
         parts.append(f"lr {number(signals.lr[last])}")
-    when = f"{signals.step_at(last):,}"
-    return [TimelineEntry(when=when, title="last healthy step", detail="   ".join(parts))]
+    step = signals.step_at(last)
+    entry = TimelineEntry(when=f"{step:,}", title="last healthy step", detail="   ".join(parts))
+    return [(step, entry)]

@@ -356,3 +356,13 @@ def test_a_spike_within_a_divergence_claims_no_cause_of_its_own() -> None:
     assert told.remedy == "It goes when that goes."
     alone, single = verdict_on(signals_of(), spike)
     assert retold(single, alone) == single
+
+
+def test_an_info_dated_early_leaves_the_last_healthy_step_at_the_root() -> None:
+    both = (finding("learning-rate-fault", W, 99), finding("loss-plateau", INFO, 52))
+    verdict, _ = verdict_on(signals_of(), *both)
+    assert [(entry.when, entry.title) for entry in verdict.timeline] == [
+        ("52→", "loss-plateau"),
+        ("98", "last healthy step"),
+        ("99→", "learning-rate-fault"),
+    ]
