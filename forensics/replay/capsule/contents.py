@@ -135,14 +135,14 @@ def part(directory: Path, name: str) -> Path:
 
 
 def load_part(directory: Path, name: str) -> Any:
-    """A saved part, on the CPU; nothing in the file can run code.
+    """A saved part, on the CPU and memory-mapped; nothing in the file can run code.
 
     Raises:
         InputError: it cannot be read, or holds more than tensors and plain values.
     """
     path = part(directory, name)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"cannot be read ({reason[:160]})", where=path) from error

@@ -11,7 +11,6 @@ from typing import Any
 from forensics.diagnose.bisection_result import Origin
 from forensics.diagnose.capsule_verdict import CapsuleVerdict, FaultFacts
 from forensics.errors import InputError, NotReplayableError
-from forensics.record.checkpoints import load_checkpoint
 from forensics.record.training_state import restore_state
 from forensics.replay.capsule.contents import (
     BATCH,
@@ -123,7 +122,7 @@ def open_capsule(
     session = open_session(_as_run(directory, facts), recipe=recipe, device=device, say=say)
     try:
         path = part(directory, STATE)
-        state = load_checkpoint(path)
+        state = load_part(directory, STATE)
         try:
             restore_state(session.training, state, where=path)
             restore_beyond(session.training, session.recipe, state)

@@ -18,6 +18,8 @@ from torch import Tensor
 from forensics.diagnose.bisection_result import BisectionResult, Origin
 from forensics.diagnose.capsule_verdict import FaultFacts
 from forensics.errors import ForensicsError, InputError, NotReplayableError, OutputError
+from forensics.record.extra_columns import param_digest
+from forensics.record.parameters import tracked_parameters
 from forensics.record.portable import NotPortableError, portable
 from forensics.record.recipe import Batch
 from forensics.replay.capsule.contents import (
@@ -146,10 +148,9 @@ def _fill(
 ) -> CapsuleFacts:
     samples, expected, origin = _smallest(session, before, result)
     caught, why_not = _caught(session, before, origin, samples)
+    gradients = _needs_gradients(session, before)
     session.restore(before)
-    state, missing = whole_state(
-        session.training, session.recipe, before.step, gradients=session.own_loop
-    )
+    state, missing = whole_state(session.training, session.recipe, before.step, gradients=gradients)
     _save(state, home / STATE)
     size = sum(map(batch_size, session.batch(before.step)))
     stored, note = _save_batch(home / BATCH, session, before.step, samples)
@@ -232,6 +233,25 @@ def _caught(
     if catch.caught is None:
         return None, catch.note or f"the call of {origin.operator} was not met again"
     return catch.caught, ""
+
+
+def _needs_gradients(session: Session, before: MemoryState) -> bool:
+    """Does the step go by gradients that the one before it left? A loop that zeroes them does not.
+
+    They would take as much room as the weights.
+    """
+    if not session.own_loop:
+        return False
+    seen = []
+    for keep in (True, False):
+        session.restore(before)
+        if not keep:
+            for parameter in session.model.parameters():
+                parameter.grad = None
+        replayed = session.run_step()
+        parameters = tracked_parameters(session.model, session.training.optimizers)
+        seen.append(repr((replayed.log, replayed.bad, param_digest(parameters))))
+    return seen[0] != seen[1]
 
 
 def _only(step: int, samples: Sequence[int]) -> Changes:

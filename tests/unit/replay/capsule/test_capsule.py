@@ -236,6 +236,57 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.path
 
 
+_PILING = """
+import torch
+from forensics import Config, Recipe, Training, recipe
+
+@recipe("piling", "the root of what is left of 5, less the gradients piled up so far")
+class Piling(Recipe):
+    defaults = Config(steps=8, max_norm=None)
+    def build(self, config):
+        model = torch.nn.Linear(1, 1, bias=False)
+        return Training(model, torch.optim.SGD(model.parameters(), lr=1e-3), lambda m, b: None)
+    def batch(self, step):
+        return [torch.ones(2, 1)]
+    def step(self, training, batches, recorder):
+        weight = training.model.weight
+        piled = 0.0 if weight.grad is None else weight.grad.clone().sum()
+        loss = training.model(batches[0]).mean() + 0 * (5.5 - torch.as_tensor(piled)).sqrt()
+        loss.backward()
+        recorder.gradients()
+        training.optimizers[0].step()
+        recorder.end_step(loss)
+        return loss
+"""
+
+
+def test_gradients_are_kept_only_where_the_step_goes_by_them(tmp_path: Path) -> None:
+    from forensics.record.options import RecordOptions
+    from forensics.record.recipe_lookup import find_recipe
+    from forensics.record.reference_loop import record_run
+
+    source = tmp_path / "piling.py"
+    source.write_text(_PILING)
+    kind = find_recipe(f"{source}:piling")
+    options = RecordOptions(out=tmp_path / "run", checkpoint_every=1, recipe_file=source)
+    record_run(kind(kind.defaults), kind.defaults, options)
+    with open_run(tmp_path / "run", recipe=f"{source}:piling") as session:
+        session.go_to(0)
+        while session.step_index < 6:
+            assert not session.run_step().bad
+        before = session.capture()
+        made = write_capsule(tmp_path / "capsule", session, before, _result(6, None))
+    assert made.confirmed, made.notes
+    assert _kept_gradients(made.path) == {"weight"}
+    plain = _write(tmp_path / "plain", "sqrt-at-zero", 5, steps=7)
+    assert _kept_gradients(plain) == set()
+
+
+def _kept_gradients(capsule: Path) -> set[str]:
+    state = torch.load(capsule / "state.pt", weights_only=True)
+    return set(state["beyond"]["gradients"])
+
+
 def test_a_copied_recipe_is_never_loaded_by_itself(users: Path, tmp_path: Path) -> None:
     capsule = shutil.copytree(users, tmp_path / "capsule")
     with pytest.raises(NotReplayableError) as caught:
