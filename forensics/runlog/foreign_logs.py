@@ -26,6 +26,8 @@ _SURE = 0.3
 """Confidence from which a file in a directory is taken for its log."""
 _CHECKPOINTED = "hf-trainer-state"
 """A format of which every checkpoint holds a copy: the last one has it all."""
+_VALIDATION = frozenset(("validation", "val", "valid", "eval", "test"))
+"""Folders beside the training's in which some writers keep what evaluations logged."""
 _ROTATION = re.compile(r"[.\-_]?\d+(?=$|\.)")
 
 
@@ -129,6 +131,7 @@ def _of_one_run(directory: Path, name: str, files: list[Path]) -> list[Path]:
     if name == _CHECKPOINTED:
         top = [path for path in files if path.parent == directory]
         return (top or files)[-1:]
+    files = [path for path in files if path.parent.name not in _VALIDATION] or files
     nearest = min(len(path.parts) for path in files)
     files = [path for path in files if len(path.parts) == nearest]
     one_folder = len({path.parent for path in files}) == 1

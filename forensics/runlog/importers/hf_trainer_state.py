@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from forensics.errors import InputError
@@ -47,32 +47,41 @@ def _sniff(head: Head) -> Match | None:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     state, records = _state(source)
-    max_steps = state.get("max_steps")
-    planned = max_steps if isinstance(max_steps, int) and max_steps > 0 else None
+
+    def planned() -> int | None:
+        steps = state.get("max_steps")
+        return steps if isinstance(steps, int) and steps > 0 else None
+
     return hf_table(
         hf_trainer_state.name,
         records,
         source,
         reading,
-        planned=lambda: planned,
+        planned=planned,
         may_lag="best_global_step" in state,
     )
 
 
-def _state(source: LogSource) -> tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]:
-    """The document without its records, and its records; of a damaged one what is whole."""
+def _state(source: LogSource) -> tuple[dict[str, Any], Iterable[Mapping[str, Any]]]:
+    """The document without its records, and its records; of a damaged one what is whole.
+
+    Of a large document what is beside the records is known once they are read.
+    """
     document = _parsed(source) if len(source.paths) == 1 else None
     if isinstance(document, dict) and isinstance(document.get("log_history"), list):
         history = [record for record in document["log_history"] if isinstance(record, dict)]
         return {k: v for k, v in document.items() if k != "log_history"}, history
     if isinstance(document, list):
         return {}, [record for record in document if isinstance(record, dict)]
-    head = source.head()
-    planned = _MAX_STEPS.search(head.text)
-    state: dict[str, Any] = {"max_steps": int(planned.group(1))} if planned else {}
-    if _NEWER in head.text:
-        state["best_global_step"] = None
-    return state, flat_objects(source, b'"step"')
+    state: dict[str, Any] = {"best_global_step": None} if _NEWER in source.head().text else {}
+    return state, _streamed(source, state)
+
+
+def _streamed(source: LogSource, state: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for block in source.blocks(before=b"{"):
+        if planned := _MAX_STEPS.search(block):
+            state["max_steps"] = int(planned.group(1))
+        yield from flat_objects(block, b'"step"')
 
 
 def _parsed(source: LogSource) -> Any:

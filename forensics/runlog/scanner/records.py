@@ -253,13 +253,12 @@ def json_object(text: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def flat_objects(source: LogSource, needle: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON objects without objects in them that hold a text, wherever they are in the file.
+def flat_objects(block: bytes, needle: bytes) -> Iterator[dict[str, Any]]:
+    """The JSON objects without objects in them that hold a text, wherever they are in a block.
 
     What a damaged or cut JSON document still gives.
     """
-    for block in source.blocks(before=b"{"):
-        for match in _FLAT_OBJECT.finditer(block):
-            text = match.group()
-            if needle in text and (record := json_object(text)) is not None:
-                yield record
+    for match in _FLAT_OBJECT.finditer(block):
+        text = match.group()
+        if needle in text and (record := json_object(text)) is not None:
+            yield record

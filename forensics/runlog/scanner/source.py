@@ -81,20 +81,20 @@ class LogSource:
 
     def _blocks_of(self, path: Path, before: bytes, done: int) -> Iterator[bytes]:
         dirt: Dirt | None = None
-        carry = held = b""
+        held = b""
         for block in _line_blocks(path, self.log, lambda at: self._tell(done + at)):
             if dirt is None:
                 dirt = dirt_of(block[:HEAD])
             text = held + clean(block, dirt)
             held = b""
             if before:
-                cut = text.rfind(before)
-                cut = text.rfind(b"\n", 0, cut) + 1 if cut >= 0 else 0
+                cut = max(text.rfind(before), 0)
+                cut = text.rfind(b"\n", 0, cut) + 1 or cut
                 if len(text) - cut <= BLOCK:
                     text, held = text[:cut], text[cut:]
             if text:
                 yield text
-        if held or carry:
+        if held:
             yield held
 
     def _tell(self, at: int) -> None:

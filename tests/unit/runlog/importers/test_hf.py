@@ -175,3 +175,21 @@ def test_a_prediction_run_is_read_and_said_to_have_no_loss(tmp_path: Path) -> No
 def test_nan_in_every_spelling(tmp_path: Path, spelling: str) -> None:
     text = f'{{"current_steps": 5, "total_steps": 9, "loss": {spelling}}}\n'
     assert same(column(read(tmp_path, text), "loss"), [NAN])
+
+
+def test_a_large_state_on_one_line_loses_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forensics.runlog.importers.hf_trainer_state._LARGEST", 1 << 20)
+    rows = 25_000
+    text = "".join(
+        f'{{"loss": 2.5, "grad_norm": 1.25, "learning_rate": 1e-05, "epoch": 1.0, "step": {i}, '
+        f'"rewards/chosen": 0.12345678901234567, "logps/rejected": -321.1234567890123, '
+        f'"note": "{"x" * 90}"}},'
+        for i in range(1, rows + 1)
+    )
+    table = read(tmp_path, f'{{"log_history": [{text[:-1]}], "max_steps": {rows}}}')
+    assert len(text) > 3 << 21  # several blocks
+    assert len(table) == rows
+    assert table.facts is not None
+    assert table.facts.planned_steps == rows

@@ -86,3 +86,9 @@ def test_a_damaged_file_is_an_error_or_a_shorter_table(tmp_path: Path, at: int) 
         assert len(load_run(path).steps) < 40
     except ForensicsError as error:
         assert error.where == str(path)  # noqa: PT017 - either outcome is right
+
+
+def test_the_folder_of_the_training_is_read_beside_that_of_the_validation(tmp_path: Path) -> None:
+    write(tmp_path / "train", [(s, "epoch_loss", 2.0) for s in range(12)])
+    write(tmp_path / "validation", [(s, "epoch_loss", 9.0) for s in range(12)])
+    assert (load_run(tmp_path).steps["loss"] == 2.0).all()
