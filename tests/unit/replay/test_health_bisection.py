@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.errors import InputError, UsageError
-from forensics.replay import health_bisection
-from forensics.replay.bisection import Judgement, State
+from forensics.replay import state_judge
+from forensics.replay.bisection import Judgement, State, search
 from forensics.replay.health_bisection import bisect_health
 from forensics.replay.saved_states.step_names import Position, Unit, position_in_name
 from forensics.replay.state_series import series_in
@@ -94,23 +94,17 @@ def test_no_more_states_are_looked_into_than_promised(data: st.DataObject) -> No
     count = data.draw(st.integers(2, 60))
     bad_from = data.draw(st.integers(1, count))
     unreadable = data.draw(st.sets(st.integers(0, count - 1), max_size=4)) - {0, count - 1}
-    candidates = [
-        health_bisection.Candidate(
-            i, (health_bisection.StateFile(Path(f"step-{i}.pt"), None, None),)
-        )
-        for i in range(count)
-    ]
-    judge = health_bisection.StateJudge(candidates)
+    asked: list[int] = []
 
     def test(index: int) -> Judgement:
-        state = State.BAD if index >= bad_from else State.GOOD
+        asked.append(index)
         if index in unreadable:
-            state = State.UNTESTABLE
-        judge.answers[index] = Judgement(state=state)
-        return judge.answers[index]
+            return Judgement(state=State.UNTESTABLE)
+        return Judgement(state=State.BAD if index >= bad_from else State.GOOD)
 
-    found = health_bisection.search(count, test)
-    met = len(unreadable & judge.answers.keys())
+    found = search(count, test)
+    met = len(unreadable & set(asked))
+    assert len(asked) == len(set(asked)) == found.loads
     assert found.loads <= math.ceil(math.log2(count)) + 2 + met
     if bad_from < count:
         assert found.first_bad is not None
@@ -268,7 +262,7 @@ def test_an_interruption_leaves_what_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = series(tmp_path / "s", 5, 3)
-    true = health_bisection.examine_state
+    true = state_judge.examine_state
     seen: list[Path] = []
 
     def interrupted(path: Path, **options: Any) -> Any:
@@ -277,7 +271,7 @@ def test_an_interruption_leaves_what_is_known(
             raise KeyboardInterrupt
         return true(path, **options)
 
-    monkeypatch.setattr(health_bisection, "examine_state", interrupted)
+    monkeypatch.setattr(state_judge, "examine_state", interrupted)
     result = bisect_health(folder)
     assert result.status is BisectStatus.PARTIAL
     assert (verdicts(result)[0], verdicts(result)[400]) == ("good", "bad")
