@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,8 @@ def test_nan_in_every_spelling(tmp_path: Path, spelling: str) -> None:
 def test_a_large_state_on_one_line_loses_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forensics.runlog.importers.hf_trainer_state._LARGEST", 1 << 20)
+    module = sys.modules["forensics.runlog.importers.hf_trainer_state"]
+    monkeypatch.setattr(module, "_LARGEST", 1 << 20)
     rows = 25_000
     text = "".join(
         f'{{"loss": 2.5, "grad_norm": 1.25, "learning_rate": 1e-05, "epoch": 1.0, "step": {i}, '
