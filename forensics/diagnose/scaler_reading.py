@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forensics.diagnose.blocks import mask_where, moved, rows_where
 from forensics.diagnose.finite import KeptRows
@@ -287,7 +288,7 @@ def _runs(
     said: BoolArray,
     leading: BoolArray,
     limits: _Limits,
-    lost_steps: IntArray | None = None,
+    lost_steps: NDArray[np.integer[Any]] | None = None,
 ) -> SkipRuns:
     """The runs of lost rows among the rows that say; each row one step, or ``lost_steps``."""
     rows = KeptRows.of(said)
