@@ -62,8 +62,11 @@ if TYPE_CHECKING:
     from forensics.replay.capsule import run_capsule
     from forensics.replay.checkpoint_health import examine_state
     from forensics.replay.health_bisection import bisect_health
-    from forensics.runlog.run import Run, load_run
+    from forensics.runlog.log_facts import LogFacts
+    from forensics.runlog.reading import Reading
+    from forensics.runlog.run import Run, load_joined, load_run
     from forensics.runlog.steps import StepTable
+    from forensics.runlog.table_csv import write_table
     from forensics.settings import Settings, load_settings
 
 # Python binds ``forensics.diagnose`` to the subpackage as soon as anything imports it, so the
@@ -80,10 +83,12 @@ _ORIGIN = {
     "ForensicsError": "forensics.errors",
     "InputError": "forensics.errors",
     "KeepPolicy": "forensics.record.options",
+    "LogFacts": "forensics.runlog.log_facts",
     "NullRecorder": "forensics.record.null_recorder",
     "Outcome": "forensics.diagnose.finding",
     "OutputError": "forensics.errors",
     "RULES": "forensics.diagnose.rules",
+    "Reading": "forensics.runlog.reading",
     "Recipe": "forensics.record.recipe",
     "RecordOptions": "forensics.record.options",
     "Recorder": "forensics.record.recorder",
@@ -107,6 +112,7 @@ _ORIGIN = {
     "diagnose_run": "forensics.diagnose.engine:diagnose",
     "examine_state": "forensics.replay.checkpoint_health",
     "find_recipe": "forensics.record.recipe_lookup",
+    "load_joined": "forensics.runlog.run",
     "load_run": "forensics.runlog.run",
     "load_settings": "forensics.settings",
     "param_story": "forensics.diagnose.param_story",
@@ -127,6 +133,7 @@ _ORIGIN = {
     "rule": "forensics.diagnose.rule",
     "run_capsule": "forensics.replay.capsule",
     "threshold": "forensics.diagnose.rule",
+    "write_table": "forensics.runlog.table_csv",
 }
 """Public names by the module they come from (``module:name`` where it has another name there)."""
 
@@ -143,9 +150,11 @@ __all__ = [
     "ForensicsError",
     "InputError",
     "KeepPolicy",
+    "LogFacts",
     "NullRecorder",
     "Outcome",
     "OutputError",
+    "Reading",
     "Recipe",
     "RecordOptions",
     "Recorder",
@@ -169,6 +178,7 @@ __all__ = [
     "diagnose_run",
     "examine_state",
     "find_recipe",
+    "load_joined",
     "load_run",
     "load_settings",
     "param_story",
@@ -189,6 +199,7 @@ __all__ = [
     "rule",
     "run_capsule",
     "threshold",
+    "write_table",
 ]
 
 
