@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from forensics.diagnose.bisection_result import BisectionResult, Origin
 from forensics.diagnose.capsule_verdict import FaultFacts
-from forensics.errors import ForensicsError, InputError, NotReplayableError, OutputError
+from forensics.errors import ForensicsError, NotReplayableError
 from forensics.record.extra_columns import param_digest
 from forensics.record.parameters import tracked_parameters
 from forensics.record.portable import NotPortableError, portable
@@ -31,8 +28,8 @@ from forensics.replay.capsule.contents import (
     REPRO_OPERATOR,
     STATE,
     CapsuleFacts,
-    read_facts,
 )
+from forensics.replay.capsule.folder import copy, new_folder, save, write
 from forensics.replay.capsule.operator_inputs import (
     CaughtOperator,
     OperatorCatch,
@@ -47,7 +44,6 @@ from forensics.replay.memory_state import MemoryState
 from forensics.replay.session import Session
 from forensics.replay.step_forensics import audit, examine
 from forensics.replay.suspects import place_of
-from forensics.runlog.atomic import sync_directory, sync_file
 
 _PRIVATE = "_forensics_recipe_"
 """Prefix of the module name under which a user's file is loaded."""
@@ -97,21 +93,9 @@ def write_capsule(
         NotReplayableError: a replay from the state does not go bad: there is nothing to keep.
     """
     target = Path(directory)
-    _refuse(target, overwrite)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-    except OSError as error:
-        raise OutputError(error.strerror or str(error), where=target) from error
-    try:
-        facts = _fill(temporary, session, before, result)
-        confirmed, note = _confirm(temporary, session)
-        _move(temporary, target)
-    except OSError as error:
-        raise OutputError(error.strerror or str(error), where=target) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with new_folder(target, overwrite=overwrite) as home:
+        facts = _fill(home, session, before, result)
+        confirmed, note = _confirm(home, session)
     notes = [note, *facts.missing]
     return Capsule(
         path=target,
@@ -122,25 +106,17 @@ def write_capsule(
     )
 
 
-def _refuse(target: Path, overwrite: bool) -> None:
-    """Nothing but a capsule is ever replaced."""
-    if not os.path.lexists(target):
-        return
-    if target.is_symlink() or not target.is_dir():
-        raise OutputError("is no folder", where=target, hint="choose another --capsule")
-    if not any(target.iterdir()):
-        return
+def _confirm(home: Path, session: Session) -> tuple[bool, str]:
+    """Replay what was written, before it gets its name."""
+    source = _source_of(session)
+    reference = f"{source}:{session.recipe.name}" if source else session.recipe.name
     try:
-        read_facts(target)
-    except InputError:
-        raise OutputError(
-            "holds other files", where=target, hint="choose a new or empty folder"
-        ) from None
-    if not overwrite:
-        raise OutputError("holds a capsule", where=target, hint="--overwrite replaces it")
-
-
-# -- what goes in ------------------------------------------------------------------------------
+        verdict = run_capsule(home, recipe=reference, device=str(session.device))
+    except ForensicsError as error:
+        return False, f"its own replay failed: {error.line()}"
+    if verdict.confirmed:
+        return True, ""
+    return False, f"its own replay did otherwise: {'; '.join(verdict.differences)}"
 
 
 def _fill(
@@ -151,7 +127,7 @@ def _fill(
     gradients = _needs_gradients(session, before)
     session.restore(before)
     state, missing = whole_state(session.training, session.recipe, before.step, gradients=gradients)
-    _save(state, home / STATE)
+    save(state, home / STATE)
     size = sum(map(batch_size, session.batch(before.step)))
     stored, note = _save_batch(home / BATCH, session, before.step, samples)
     source = _source_of(session)
@@ -170,19 +146,18 @@ def _fill(
         missing=(*missing, *note),
     )
     if source is not None:
-        facts = replace(facts, recipe_sha256=_copy(source, home / RECIPE))
+        facts = replace(facts, recipe_sha256=copy(source, home / RECIPE))
     if caught is not None:
-        _save({"args": caught.args, "kwargs": caught.kwargs}, home / OPERATOR)
-        _write(home / REPRO_OPERATOR, operator_script(caught.name, caught.kind))
+        save({"args": caught.args, "kwargs": caught.kwargs}, home / OPERATOR)
+        write(home / REPRO_OPERATOR, operator_script(caught.name, caught.kind))
     script = repro_script(
         step=before.step,
         summary=expected.summary or f"It goes bad in: {expected.place}.",
         recipe_source=RECIPE if source else "",
         recipe_name=session.recipe.name,
     )
-    _write(home / REPRO, script)
-    _write(home / FACTS, facts.to_text())
-    sync_directory(home)
+    write(home / REPRO, script)
+    write(home / FACTS, facts.to_text())
     return facts
 
 
@@ -268,7 +243,7 @@ def _save_batch(
             raise NotPortableError("it is of types that a safe load does not know")
     except NotPortableError as error:
         return False, (f"the batch is not stored ({error}): the recipe makes it again",)
-    _save(plain, path)
+    save(plain, path)
     return True, ()
 
 
@@ -300,52 +275,3 @@ def _source_of(session: Session) -> Path | None:
     if not name.startswith(_PRIVATE) or module is None or module.__file__ is None:
         return None
     return Path(module.__file__)
-
-
-# -- the disk ----------------------------------------------------------------------------------
-
-
-def _save(value: Any, path: Path) -> None:
-    with path.open("wb") as file:
-        torch.save(value, file)
-    sync_file(path)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    sync_file(path)
-
-
-def _copy(source: Path, target: Path) -> str:
-    payload = source.read_bytes()
-    target.write_bytes(payload)
-    sync_file(target)
-    return hashlib.sha256(payload).hexdigest()
-
-
-def _confirm(home: Path, session: Session) -> tuple[bool, str]:
-    """Replay what was written, before it gets its name."""
-    source = _source_of(session)
-    reference = f"{source}:{session.recipe.name}" if source else session.recipe.name
-    try:
-        verdict = run_capsule(home, recipe=reference, device=str(session.device))
-    except ForensicsError as error:
-        return False, f"its own replay failed: {error.line()}"
-    if verdict.confirmed:
-        return True, ""
-    return False, f"its own replay did otherwise: {'; '.join(verdict.differences)}"
-
-
-def _move(temporary: Path, target: Path) -> None:
-    """Give the folder its name; a capsule that is there goes only when the new one is in place."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}.old")
-    if target.exists():
-        os.rename(target, aside)
-    try:
-        os.rename(temporary, target)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, target)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-    sync_directory(target.parent)
