@@ -310,30 +310,25 @@ def rounded_away(facts: StepFacts) -> Origin | None:
     )
 
 
-def never_clipped(facts: StepFacts) -> Origin | None:
-    """A clip is configured, the gradients are larger, and the optimizer got them as they came."""
-    threshold = facts.context.threshold
-    calls = [call for call in facts.taken if call.unscaled or facts.scale == 1.0]
-    if threshold is None or not calls or len(calls) != len(facts.events.optimizers):
-        return None
-    norm = math.hypot(*(look.grad_l2 for call in calls for look in call.entry.values()))
-    if any(call.found_inf is not None for call in calls):
-        norm /= facts.scale  # a fused kernel unscales inside
-    came = facts.arrived() / facts.scale
-    if not norm > 1.1 * threshold or not math.isclose(norm, came, rel_tol=1e-4):
-        return None
-    late = any(_engaged(clip) for clip in facts.events.clips)
-    return _origin(
-        facts,
-        "clip",
-        Phase.CLIP,
-        parameter=facts.largest(),
-        source_line=facts.events.clips[-1].source_line if late else "",
-        summary=(
-            f"the optimizer was handed gradients of norm {norm:.4g} although the clip is set to "
-            f"{threshold:g}: " + ("it came after the step" if late else "nothing was clipped")
-        ),
-    )
+def clip_after_step(facts: StepFacts) -> Origin | None:
+    """The gradients were clipped after the optimizer had used them."""
+    for clip in facts.events.clips:
+        stepped = [id(call.optimizer) in clip.owners for call in facts.events.optimizers]
+        before, later = stepped[: clip.after], stepped[clip.after :]
+        if not any(before) or any(later) or not _engaged(clip):
+            continue
+        return _origin(
+            facts,
+            "clip",
+            Phase.CLIP,
+            parameter=facts.largest(),
+            source_line=clip.source_line,
+            summary=(
+                f"the clip came after the step: the optimizer had used gradients of norm "
+                f"{float(clip.norm):.4g} before they were cut to {clip.max_norm:.4g}"
+            ),
+        )
+    return None
 
 
 CHECKS: tuple[Check, ...] = (
@@ -347,7 +342,7 @@ CHECKS: tuple[Check, ...] = (
     gradients_kept,
     underflowed,
     rounded_away,
-    never_clipped,
+    clip_after_step,
     scheduler_twice,
 )
 """All checks; of several faults in one step the first is told."""

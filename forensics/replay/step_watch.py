@@ -78,12 +78,23 @@ class SchedulerCall:
 
 @dataclass
 class ClipCall:
-    """One call of torch's clip: the threshold, the norm that it saw, were the gradients scaled."""
+    """One call of torch's clip.
+
+    Attributes:
+        max_norm: the threshold.
+        norm: that it saw, shape ().
+        scaled: the gradients were still multiplied by the loss scale.
+        source_line: the user's line.
+        owners: ids of the optimizers whose parameters it was handed.
+        after: optimizer calls that had come before it.
+    """
 
     max_norm: float
     norm: Tensor
     scaled: bool
     source_line: str
+    owners: frozenset[int] = frozenset()
+    after: int = 0
 
 
 @dataclass
@@ -256,10 +267,13 @@ class StepWatch:
         held = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         with _disable_current_modes():
             norm = total_norm.detach().clone()
-        owners = {self._owner.get(id(p)) for p in held if p.grad is not None} - {None}
+        found = (self._owner.get(id(p)) for p in held if p.grad is not None)
+        owners = frozenset(owner for owner in found if owner is not None)
         still = bool(owners - self.events.unscaled) if owners else not self.events.unscaled
         scaled = bool(self.events.scalers) and still
-        self.events.clips.append(ClipCall(float(max_norm), norm, scaled, self._line()))
+        after = len(self.events.optimizers)
+        clip = ClipCall(float(max_norm), norm, scaled, self._line(), owners, after)
+        self.events.clips.append(clip)
         return own(held, max_norm, total_norm, *rest, **kw)
 
     def _look(self, optimizer: Optimizer, look: _Look) -> dict[int, ParameterLook]:
