@@ -156,11 +156,12 @@ class Detector:
 
     def _compare(self, passage: Passage, replayed: ReplayedStep) -> None:
         passage.last = replayed.step
-        if self.session.recorded(replayed.step) is None or replayed.log is None:
+        recorded = self.session.recorded(replayed.step)
+        if recorded is None or replayed.log is None:
             return
         passage.compared += 1
         if passage.departure is None:
-            passage.departure = self.session.departure(replayed)
+            passage.departure = self.session.departure(replayed, recorded)
 
 
 @dataclass(frozen=True, kw_only=True)

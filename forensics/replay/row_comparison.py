@@ -39,7 +39,10 @@ class RecordedRows:
         return index is not None and bool(self._steps.present(column)[index])
 
     def _index(self, step: int) -> int | None:
-        index = int(np.searchsorted(self._steps.step, step))
+        first = int(self._steps.step[0]) if len(self._steps) else 0
+        index = step - first  # where no row is missing
+        if not 0 <= index < len(self._steps) or self._steps.step[index] != step:
+            index = int(np.searchsorted(self._steps.step, step))
         found = index < len(self._steps) and int(self._steps.step[index]) == step
         return index if found else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +19,9 @@ from forensics.record.assembly import assemble, to_device, told
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.health import BadTensor, HealthScan
 from forensics.record.precision import Precision
+from forensics.record.readback import read_scalars
 from forensics.record.recipe import Batch, Recipe, Training
+from forensics.record.tensor_norms import l2_norms
 from forensics.record.training_state import gather_state, restore_state
 from forensics.replay.changes import Changes, applied, select_samples, to_double, widen
 from forensics.replay.loop import Loop, make_loop
@@ -26,6 +29,7 @@ from forensics.replay.memory_state import MemoryState, capture, put_back
 from forensics.replay.rebuild import Rebuilt, Say, rebuild
 from forensics.replay.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
 from forensics.replay.row_comparison import RecordedRows, compare_rows, tolerance_between
+from forensics.replay.tensor_stats import float_tensors
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 
@@ -161,7 +165,9 @@ class Session:
         return 0
 
     def bad_state(self) -> tuple[str, ...]:
-        """What is not finite in the state before the next step, as ``ReplayedStep.bad`` names it."""
+        """What is not finite in the state before the next step, as ``ReplayedStep.bad`` has it."""
+        if self._seems_finite():
+            return ()
         return tuple(dict.fromkeys(_label(tensor) for tensor in self._scan_state()))
 
     def capture(self) -> MemoryState:
@@ -238,9 +244,16 @@ class Session:
         """The recorded row of a step, present cells by column; None where there is none."""
         return self._rows.row(step)
 
-    def departure(self, replayed: ReplayedStep) -> Departure | None:
-        """Where a replayed step differs from its recorded row; None where it does not."""
-        recorded = self._rows.row(replayed.step)
+    def departure(
+        self, replayed: ReplayedStep, recorded: dict[str, Any] | None = None
+    ) -> Departure | None:
+        """Where a replayed step differs from its recorded row; None where it does not.
+
+        Args:
+            replayed: the step.
+            recorded: its row, where it has been looked up already.
+        """
+        recorded = recorded or self._rows.row(replayed.step)
         if recorded is None or replayed.log is None:
             return None
         return compare_rows(recorded, replayed.log, replayed.digest, self.tolerance)
@@ -328,6 +341,16 @@ class Session:
     def _scan_state(self) -> list[BadTensor]:
         state, _ = gather_state(self.training, self.step_index, {})
         return self._scan.scan(state)[0]
+
+    @torch.no_grad()
+    def _seems_finite(self) -> bool:
+        """Is every norm of the state finite? A fraction of the scan's cost; never wrong if so."""
+        training = self.training
+        held: list[Any] = [*training.model.parameters(), *training.model.buffers()]
+        held += [list(state.values()) for o in training.optimizers for state in o.state.values()]
+        others = [training.ema, *training.extra.values()]
+        held += [owner.state_dict() for owner in others if hasattr(owner, "state_dict")]
+        return all(map(math.isfinite, read_scalars(l2_norms(list(float_tensors(held))))))
 
     def _eager(self) -> None:
         """A compiled model is replayed operator by operator: a fused kernel hides its inside."""

@@ -86,7 +86,9 @@ class FakeSession:
     def recorded(self, step: int) -> dict[str, Any] | None:
         return {"step": step}
 
-    def departure(self, replayed: ReplayedStep) -> Departure | None:
+    def departure(
+        self, replayed: ReplayedStep, recorded: dict[str, Any] | None
+    ) -> Departure | None:
         if self.departs is None or replayed.step < self.departs:
             return None
         return Departure(step=replayed.step, column="loss", recorded=1.0, replayed=2.0)
