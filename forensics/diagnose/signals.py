@@ -17,6 +17,7 @@ from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import merged, spread_out
 from forensics.diagnose.wording import counted
+from forensics.runlog.log_facts import PER_STEP
 from forensics.runlog.manifest import ParameterInfo, ScalerPolicy
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import Run
@@ -199,8 +200,9 @@ class Signals:
         return self.table.interval
 
     def told_rows(self, count: int) -> str:
-        """A count of rows in words: steps where each is one, else rows."""
-        return counted(count, "step" if self.interval == 1 else "row")
+        """A count of rows in words: steps or epochs where each is one, else rows."""
+        unit = self.table.facts.unit if self.table.facts is not None else PER_STEP
+        return counted(count, unit if self.interval == 1 else "row")
 
     @cached_property
     def lost_steps(self) -> NDArray[np.integer[Any]]:

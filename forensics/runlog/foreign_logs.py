@@ -28,6 +28,7 @@ _CHECKPOINTED = "hf-trainer-state"
 """A format of which every checkpoint holds a copy: the last one has it all."""
 _VALIDATION = frozenset(("validation", "val", "valid", "eval", "test"))
 """Folders beside the training's in which some writers keep what evaluations logged."""
+_CHECKPOINT = re.compile(r"checkpoint\W?\d+$")
 _ROTATION = re.compile(r"[.\-_]?\d+(?=$|\.)")
 
 
@@ -130,7 +131,9 @@ def _choice(path: Path, reading: Reading) -> Choice | None:
 def _of_one_run(directory: Path, name: str, files: list[Path]) -> list[Path]:
     if name == _CHECKPOINTED:
         top = [path for path in files if path.parent == directory]
-        return (top or files)[-1:]
+        copies = top or [path for path in files if _CHECKPOINT.match(path.parent.name)]
+        if len(top) <= 1 and copies:
+            return copies[-1:]
     files = [path for path in files if path.parent.name not in _VALIDATION] or files
     nearest = min(len(path.parts) for path in files)
     files = [path for path in files if len(path.parts) == nearest]

@@ -177,7 +177,7 @@ def nothing_found(source_format: str, where: object) -> InputError:
     return InputError(
         f"has no record of training as {source_format} writes it",
         where=where,
-        hint="--format-in names another format; `forensics convert --help` lists them",
+        hint="`forensics convert --formats` lists the formats that --format-in can name",
     )
 
 

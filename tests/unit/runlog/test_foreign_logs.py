@@ -177,3 +177,10 @@ def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     load_run(path, Reading(progress=lambda done, total: told.append((done, total))))
     assert told[-1] == (path.stat().st_size, path.stat().st_size)
+
+
+def test_states_of_several_runs_side_by_side_ask_which(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.json").write_text(hf_state())
+    with pytest.raises(InputError, match="holds 2 logs read as hf-trainer-state"):
+        load_run(tmp_path)
