@@ -210,3 +210,79 @@ NUMERICS: tuple[Answer, ...] = (
     _numeric("ema-poisoned", ("input",), "body", phase=("input",), persistence="persistent"),
 )
 """Sixteen more, made after the first sixteen were seen."""
+
+
+def _third(name: str, operators: tuple[str, ...], module: str = "", **more: Any) -> Answer:
+    known: dict[str, Any] = {"step": 14, "phase": ("forward",), "module": module}
+    return Answer(recipe=_at("third", name), operators=operators, **{**known, **more})
+
+
+THIRD: tuple[Answer, ...] = (
+    _third(
+        "strict-clip-raises",
+        ("SqrtBackward0",),
+        "distance",
+        phase=("backward",),
+        parameter="encoder.weight",
+    ),
+    _third("nan-target", ("input",), "", phase=("input",)),
+    _third("in-place-division", ("aten.div",), "scale"),
+    _third("normalize-fp16", ("aten.div",), "unit"),
+    _third("loss-in-fp16", ("aten.square", "aten.pow"), "", phase=("loss",)),
+    _third(
+        "adam-eps-zero",
+        ("aten.addcdiv", "aten._foreach_addcdiv"),
+        step=0,
+        phase=("optimizer",),
+        parameter="embedding.weight",
+        persistence="persistent",
+    ),
+    _third(
+        "late-rate",
+        ("growth",),
+        step=73,
+        phase=("loss",),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    _third(
+        "ema-diverges",
+        ("aten.mul", "aten.add"),
+        step=41,
+        phase=("ema",),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    _third(
+        "gpt-input-edited",
+        ("MulBackward0",),
+        step=0,
+        phase=("backward",),
+        parameter="first.weight",
+        persistence="persistent",
+    ),
+    _third(
+        "accumulated-recompute",
+        ("recompute",),
+        "blocks.1",  # of two, the one that backward reaches first
+        step=0,
+        phase=("backward",),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    _third(
+        "gradients-never-cleared",
+        ("zero_grad",),
+        step=1,
+        phase=("backward", "optimizer"),
+        parameter=ALL,
+        persistence="persistent",
+    ),
+    _third(
+        "shared-scaler",
+        ("SqrtBackward0",),
+        phase=("backward",),
+        parameter="layers.0.bias",
+    ),
+)
+"""Twelve more; nothing was changed for them after they were tried."""
