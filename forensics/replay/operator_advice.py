@@ -131,6 +131,12 @@ def is_product(origin: Origin) -> bool:
     return origin.operator.removeprefix("aten.") in _PRODUCTS
 
 
+def is_lost_to_rounding(origin: Origin) -> bool:
+    """Did gradients underflow, or updates round away, with nothing non-finite?"""
+    applied = origin.kind is FaultKind.APPLIED
+    return applied and (is_product(origin) or origin.operator == "optimizer rounding")
+
+
 def _power(origin: Origin) -> str:
     """A power overflows on a large base, and is undefined at and below 0."""
     base = origin.inputs[0].absmax if origin.inputs else 0.0

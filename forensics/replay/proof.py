@@ -14,7 +14,7 @@ from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
 from forensics.replay.step_forensics import examine_step
 from forensics.replay.suspects import Audit, again, guilty_samples
-from forensics.replay.what_if import what_if, what_if_from
+from forensics.replay.what_if import what_if, what_if_applied, what_if_from
 
 Keep = Callable[[MemoryState], None]
 
@@ -63,8 +63,13 @@ class Proof:
         if keep is not None:
             self.progress("writing the capsule", 0, 0)
             keep(self._state)
-        if trials and self.audit is None and self.found["reproduces"]:
-            self._what_if(step, further_steps)
+        if trials and self.found["reproduces"]:
+            if self.audit is None:
+                self._what_if(step, further_steps)
+            elif self.origin is not None:
+                self.found["what_if"] = what_if_applied(
+                    self.session, self._state, self.origin, announce=self._announce
+                )
 
     @property
     def _state(self) -> MemoryState:

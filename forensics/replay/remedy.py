@@ -12,7 +12,7 @@ from forensics.diagnose.bisection_result import (
     Persistence,
     WhatIf,
 )
-from forensics.replay.operator_advice import advice_for, is_product
+from forensics.replay.operator_advice import advice_for, is_lost_to_rounding, is_product
 from forensics.replay.trial_plans import (
     BF16,
     CLIP,
@@ -67,7 +67,8 @@ def remedies(
     found = [*proven[:2], *_excluded(table), *resume]
     advice = _advice(origin, growth, table)
     if advice and _cause_is_known(origin):  # what makes the step finite is beside the point
-        found = resume
+        lost = origin is not None and is_lost_to_rounding(origin)
+        found = [*(proven[:1] if lost else []), *resume]
     if advice:
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]

@@ -107,7 +107,7 @@ def plans(
 ) -> Iterator[Plan]:
     """What there is to try at the bad step: precision (unless it raised), loss scale, data."""
     if not was.step.exception:
-        yield from _precisions(until, was)
+        yield from precisions(until, was)
     scale = was.step.log.scaler_scale if was.step.log is not None else 1.0
     if session.training.scaler.is_enabled() and scale != 1.0:
         yield Plan(
@@ -136,7 +136,7 @@ def plans(
         )
 
 
-def _precisions(until: int, was: AsItWas) -> Iterator[Plan]:
+def precisions(until: int, was: AsItWas) -> Iterator[Plan]:
     """A higher precision tells rounding from mathematics, bf16 range from rounding."""
     used, halves = was.precisions, was.autocast | was.weights
     refused = f"the parameters themselves are in {used}" if was.weights else ""

@@ -6,20 +6,28 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from forensics.diagnose.bisection_result import WhatIf
+from forensics.diagnose.bisection_result import FaultKind, Origin, WhatIf
 from forensics.errors import NotReplayableError
 from forensics.record.assembly import told as in_a_line
+from forensics.replay.changes import Changes
 from forensics.replay.memory_state import MemoryState
+from forensics.replay.operator_advice import is_lost_to_rounding
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session
+from forensics.replay.step_forensics import examine_step
 from forensics.replay.suspects import IN_THE_ROW, IsBad, any_bad, place_of
-from forensics.replay.trial_plans import Plan, as_it_was, early_plans, plans
+from forensics.replay.trial_plans import Plan, as_it_was, early_plans, plans, precisions
 
 FURTHER_STEPS = 50
 """Steps after the bad one that a change must carry the run on for, by default."""
 
 _STARTS = 3
 """Saved states, newest first, that are tried as a start."""
+
+APPLIED_STEPS = 3
+"""Steps after it for a fault of what was applied: it shows in every step, or it is another."""
+_TRACED = 10
+"""Cost of a traced step in plain ones, about."""
 
 Announce = Callable[[str], None]
 
@@ -144,6 +152,53 @@ def _start_that_goes_bad(
     return None, 0.0
 
 
+def what_if_applied(
+    session: Session,
+    before: MemoryState,
+    origin: Origin,
+    *,
+    further_steps: int = APPLIED_STEPS,
+    announce: Announce | None = None,
+) -> tuple[WhatIf, ...]:
+    """The same for values that were lost to rounding, where nothing is non-finite: precisions.
+
+    Each step of a trial is traced, which costs about ten times as much. *Finite* means that the
+    same is not lost again. Of other faults of what was applied the origin names the cure, and
+    nothing is tried.
+
+    Args:
+        session: left after the last trial.
+        before: the state just before the step.
+        origin: of the fault.
+        further_steps: steps to go on for after it.
+        announce: as of ``what_if``.
+    """
+    if not is_lost_to_rounding(origin):
+        return ()
+    was = as_it_was(session, before)
+    until = last_step(session, before.step, further_steps)
+    chosen = list(precisions(until, was))
+    trials = sum(not plan.refused for plan in chosen)
+    _announce(announce, trials, trials * (until - before.step + 1), _TRACED * was.seconds)
+
+    def lost_again(changes: Changes) -> tuple[int, int | None]:
+        while session.step_index <= until:
+            step = session.step_index
+            found = examine_step(session, changes=changes)
+            if found is not None and found.kind is FaultKind.EXCEPTION:
+                raise NotReplayableError(f"the step fails: {found.summary}")
+            if found is not None and found.operator == origin.operator:
+                return step, step
+        return until, None
+
+    results: list[WhatIf] = []
+    for plan in chosen:
+        if not any(trial.finite and trial.change in plan.needless for trial in results):
+            session.restore(before)
+            results.append(_told(session.step_index, plan, lambda p: lost_again(p.changes)))
+    return tuple(results)
+
+
 def last_step(session: Session, first_bad_step: int, further: int) -> int:
     """The last step of a trial: not past the end of the recorded run."""
     return max(first_bad_step, min(first_bad_step + further, session.config.steps - 1))
@@ -177,20 +232,30 @@ def _announce(announce: Announce | None, trials: int, steps: int, seconds: float
 
 
 def _try(session: Session, plan: Plan, rules: _Rules) -> WhatIf:
-    """Carry a trial through; where the change cannot be made, say why."""
+    """Carry a trial through."""
     if plan.skip_first:
         session.step_index += 1
-    start = session.step_index
+    strict = (session.step_index, rules.strict)
+    return _told(session.step_index, plan, lambda p: _carry_on(session, p, rules), strict)
+
+
+def _told(
+    start: int,
+    plan: Plan,
+    carry_on: Callable[[Plan], tuple[int, int | None]],
+    strict: Sequence[int] | None = None,
+) -> WhatIf:
+    """A trial's line of the table; where the change cannot be made, it says why."""
     told = WhatIf(change=plan.change, from_step=start, until_step=start, finite=None)
     if plan.refused:
         return replace(told, note=f"cannot be tried: {plan.refused}")
     try:
-        until, bad_step = _carry_on(session, plan, rules)
+        until, bad_step = carry_on(plan)
     except NotReplayableError as error:
         return replace(told, note=f"cannot be tried: {error.what}")
     finite = bad_step is None
     # What goes bad only later says nothing about what made the bad step bad.
-    note = plan.finite if finite else plan.bad if bad_step in (start, rules.strict) else ""
+    note = plan.finite if finite else plan.bad if bad_step in (strict or (start,)) else ""
     return replace(told, until_step=until, finite=finite, first_bad_step=bad_step, note=note)
 
 

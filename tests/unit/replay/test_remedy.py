@@ -224,3 +224,52 @@ def test_a_power_of_a_large_number_overflows_and_is_not_near_zero() -> None:
     small = _origin("aten.pow", FaultKind.NAN, inputs=(facts(0.0),), output=facts(0.0))
     assert "fp32" in advice_for(large)
     assert "away from 0" in advice_for(small)
+
+
+def test_a_refuted_clip_is_not_advised() -> None:
+    origin = _origin("aten._foreach_addcmul", phase="optimizer")
+    assert "clip the gradients" in advice_for(origin)
+    told = remedies(origin, None, (_trial("clip at 1", False),), first_bad_step=100)
+    assert not any("lip the gradients" in line for line in told)
+
+
+def test_a_scale_that_was_reset_is_to_be_saved_and_nothing_else() -> None:
+    chain = (ChainLink(phase="outside", what="loss scale", name="256 -> 65,536"),)
+    origin = _origin("aten._to_copy", phase="backward", chain=chain)
+    table = (_trial(BF16, True), _trial(WITHOUT_BATCH, True))
+    told = remedies(origin, None, table, first_bad_step=100)
+    assert told == (
+        "Save and load the GradScaler's state with the model's: its scale was set anew "
+        "(advice, not proven here).",
+    )
+
+
+def test_a_later_sound_state_means_that_nothing_has_to_be_undone() -> None:
+    told = remedies(
+        _origin(),
+        None,
+        (),
+        first_bad_step=100,
+        persistence=Persistence.TRANSIENT,
+        checkpoints=_states(90, 110, 120),
+    )
+    assert told[0] == "Nothing has to be undone: the saved state of step 110 is sound."
+
+
+def test_a_flipped_bit_stays_in_later_states() -> None:
+    told = remedies(
+        _origin("outside", phase="outside"),
+        None,
+        (),
+        first_bad_step=100,
+        persistence=Persistence.TRANSIENT,
+        reproduces=False,
+        checkpoints=_states(90, 110),
+    )
+    assert told[-1] == "Resume from step-90, the last good one; a later state carries the fault."
+
+
+def test_underflow_is_cured_by_the_precision_that_was_tried() -> None:
+    origin = _origin("aten.mm", FaultKind.APPLIED, "backward")
+    told = remedies(origin, None, (_trial(BF16, True, until=103),), first_bad_step=100)
+    assert told[0] == "bf16 carries it on: proven for 3 steps after it."

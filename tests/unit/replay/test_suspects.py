@@ -86,6 +86,43 @@ def test_a_batch_of_one_holds_nothing_to_leave_out(tmp_path: Path) -> None:
     assert "nothing to leave out" in found.note
 
 
+def test_the_end_of_a_growth_blames_no_sample(bad_sample) -> None:
+    session, before = bad_sample
+    found = guilty_samples(session, before, grew=True)
+    assert (found.samples, found.replays) == ((), 0)
+    assert "growth" in found.note
+
+
+def test_more_than_half_of_the_batch_is_not_a_few_bad_samples(bad_sample, monkeypatch) -> None:
+    session, before = bad_sample
+    whole = session.recipe.batch
+
+    def batch(self, step):
+        inputs, labels = whole(step)[1]
+        inputs = inputs.clone()
+        inputs[:20] = float("nan")
+        return [(inputs, labels)]
+
+    monkeypatch.setattr(type(session.recipe), "batch", batch)
+    found = guilty_samples(session, before)
+    assert found.samples == ()
+    assert found.note.startswith("20 of 32 samples go bad by themselves")
+
+
+def test_a_batch_that_cannot_be_taken_apart_is_not_testable(bad_sample, monkeypatch) -> None:
+    session, before = bad_sample
+
+    def select(self, batch, indices):
+        raise TypeError("a graph has no samples")
+
+    monkeypatch.setattr(type(session.recipe), "select", select)
+    whole = session.recipe.batch
+    monkeypatch.setattr(type(session.recipe), "batch", lambda self, step: whole(step)[:1])
+    found = guilty_samples(session, before)
+    assert found.samples == ()
+    assert "a graph has no samples" in found.note
+
+
 def test_a_loss_that_takes_whole_micro_batches_only(bad_sample, monkeypatch) -> None:
     session, before = bad_sample
     kept = session.training.loss

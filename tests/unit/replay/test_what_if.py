@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from forensics.replay.what_if import last_step, what_if, what_if_from
+from forensics.replay.step_forensics import examine_step
+from forensics.replay.what_if import last_step, what_if, what_if_applied, what_if_from
 from tests.unit.replay.faulty import before_step
 
 
@@ -137,3 +138,45 @@ def test_data_that_cannot_be_had_are_a_reason(overflow, monkeypatch) -> None:
     assert table["without the batch"].finite is None
     assert "the disk is gone" in table["without the batch"].note
     assert table["fp32"].until_step == 5
+
+
+def test_gradients_that_underflow_are_there_in_bf16(tmp_path: Path) -> None:
+    with before_step(tmp_path, "gradient-underflow-fp16", 0, steps=6) as (session, before):
+        origin = examine_step(session)
+        assert origin is not None
+        table = _by_change(what_if_applied(session, before, origin, further_steps=2))
+    assert table["bf16"].finite is True
+    assert (table["bf16"].from_step, table["bf16"].until_step) == (0, 2)
+    assert table["fp32"].finite is True
+
+
+def test_where_the_origin_names_the_cure_nothing_is_tried(tmp_path: Path) -> None:
+    with before_step(tmp_path, "clip-before-unscale", 0, steps=3) as (session, before):
+        origin = examine_step(session)
+        assert origin is not None
+        assert what_if_applied(session, before, origin) == ()
+
+
+def test_a_state_that_leads_elsewhere_proves_nothing(tmp_path: Path) -> None:
+    """The saved state of step 6 lacks how far the scaler is: from there nothing raises."""
+    with before_step(tmp_path, "spike-skipped-half", 6, steps=8) as (session, _):
+        half = what_if_from(session, 6, 6, further_steps=1)[0]
+        assert half.from_step < 6  # an earlier state leads to it
+        assert half.finite is False
+        never = what_if_from(session, 6, 6, further_steps=1, is_bad=lambda step: False)[0]
+    assert never.finite is None
+    assert "does not go bad unchanged" in never.note
+
+
+def test_a_clip_is_set_to_the_norms_of_the_calm_before(tmp_path: Path) -> None:
+    with before_step(tmp_path, "learned-scale-blowup", 23, steps=26) as (session, _):
+        norms = [session.recorded(step)["grad_l2_pre_clip"] for step in range(5)]
+        trial = what_if_from(session, 0, 23, further_steps=1)[1]
+    limit = float(trial.change.removeprefix("clip at "))
+    assert min(norms) <= limit <= max(norms) * 1.05
+
+
+def test_an_exception_is_no_matter_of_precision(tmp_path: Path) -> None:
+    with before_step(tmp_path, "batch-norm-of-one", 5, steps=8) as (session, before):
+        changes = [trial.change for trial in what_if(session, before, further_steps=1)]
+    assert changes == ["without the batch"]
