@@ -9,6 +9,7 @@ rows are the recorded ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ MOST_ELEMENTS = 5
 LATER = 64
 """Steps that are replayed to reach the next saved state."""
 
+_TELLING = ("loss", "grad_l2_pre_clip")
+"""Columns of which one must be finite for a row to tell one flip from another."""
 BUFFER = "buffer"
 """Key of a flip in a buffer."""
 
@@ -124,7 +127,13 @@ class _Search:
         return None
 
     def by_saved_state(self) -> ProvenFlip | None:
-        """The flip of an element that differs most in the next saved state."""
+        """The flip of an element that differs most in the next saved state.
+
+        A row of NaN alone proves nothing: many a flip makes one.
+        """
+        row = self.session.recorded(self.step) or {}
+        if not any(math.isfinite(row.get(name, math.nan)) for name in _TELLING):
+            return None
         trials = TRIALS
         for parameter, key, index in self._differing():
             flip = Flip(parameter=parameter, key=key, index=index, bit=0)

@@ -174,7 +174,7 @@ class Inquiry(Case):
             status=BisectStatus.LOCATED,
             reproduces=False,
             replays=1,
-            persistence=Persistence.TRANSIENT,
+            persistence=Persistence.UNKNOWN if session.tolerance else Persistence.TRANSIENT,
             first_bad_step=recorded if gone is None else min(gone.step, recorded),
         )
         self.found["root_step"] = self.found["first_bad_step"]

@@ -31,7 +31,7 @@ class Rebuilt:
         device: where the replay runs.
         precision: as recorded, on that device.
         cross_device: recorded on another type of device.
-        exact: the same bits can be expected: a CPU, and the same torch, threads and processor.
+        exact: the same bits can be expected: a CPU, the same code, torch, threads and processor.
         notes: what differs, a sentence each.
     """
 
@@ -73,12 +73,13 @@ def rebuild(
     )
     recorded_on = manifest.device.partition(":")[0] or "cpu"
     cross = recorded_on != target.type
-    notes = [*_differences(manifest, target), *_other_code(manifest, recipe)]
+    other = [*_differences(manifest, target), *_other_code(manifest, recipe)]
+    notes = list(other)
     if cross:
         notes.insert(0, f"recorded on {recorded_on}, replayed on {target.type}: not the same bits")
     for note in notes:
         say(note)
-    exact = target.type == "cpu" and not cross and not _differences(manifest, target)
+    exact = target.type == "cpu" and not cross and not other
     return Rebuilt(kind, config, target, precision, cross, exact, tuple(notes))
 
 
