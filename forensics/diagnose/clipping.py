@@ -180,3 +180,9 @@ def starves(signals: Signals) -> bool:
     the optimizer is not known.
     """
     return divides_by_its_size(signals) is False and cut(signals) >= STARVED
+
+
+def too_few_norms(signals: Signals, window: int) -> str:
+    """Why no window of norms says anything in so short a run; empty where one does."""
+    few = int(np.count_nonzero(clip_of(signals).seen)) < window
+    return f"too few norms ({window} needed)" if few else ""

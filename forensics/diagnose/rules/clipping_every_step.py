@@ -25,7 +25,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from forensics.diagnose.clipping import clip_of, clipped_rows, cut, every_step, quantiles, starves
+from forensics.diagnose.clipping import (
+    clip_of,
+    clipped_rows,
+    cut,
+    every_step,
+    quantiles,
+    starves,
+    too_few_norms,
+)
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import NO_GAIN, never_learned
 from forensics.diagnose.loss_rise import RISE, find_rise
@@ -43,7 +51,16 @@ class Thresholds:
     share: float = threshold(0.95, "of a window")
 
 
-@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",), parts=("clip",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    return too_few_norms(signals, thresholds.window)
+
+
+@rule(
+    thresholds=Thresholds,
+    needs=("grad_l2_pre_clip",),
+    parts=("clip",),
+    too_little=_too_little,
+)
 def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding, over all such windows."""
     inside = every_step(signals, thresholds.window, thresholds.share)
@@ -66,7 +83,7 @@ def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         last_step=last,
         evidence=(signals.evidence("grad_l2_pre_clip", signals.norm, list(rows.head), limit),),
         cause=_starved_cause(signals) if starved else _CAUSE,
-        remedy=_STARVED_REMEDY if starved else _REMEDY,
+        remedy=_starved_remedy(signals) if starved else _REMEDY,
     )
 
 
@@ -82,6 +99,11 @@ _STARVED_REMEDY = (
     "Raise the threshold to where the norms are, so that it cuts the exceptions only. Before that "
     "check that the loss is a mean and divided by the accumulation count: a sum makes norms large."
 )
+
+
+def _starved_remedy(signals: Signals) -> str:
+    order = "Check that the clip comes after scaler.unscale_: scaled gradients have such norms. "
+    return (order if signals.scaling.active else "") + _STARVED_REMEDY
 
 
 def _starved_cause(signals: Signals) -> str:

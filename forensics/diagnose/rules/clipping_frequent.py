@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from forensics.diagnose.clipping import clip_of, clipped_rows, often, quantiles
+from forensics.diagnose.clipping import clip_of, clipped_rows, often, quantiles, too_few_norms
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
@@ -38,7 +38,16 @@ class Thresholds:
     nearly_all: float = threshold(0.95, "of a window, from where on clipping-every-step tells it")
 
 
-@rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",), parts=("clip",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    return too_few_norms(signals, thresholds.window)
+
+
+@rule(
+    thresholds=Thresholds,
+    needs=("grad_l2_pre_clip",),
+    parts=("clip",),
+    too_little=_too_little,
+)
 def clipping_frequent(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding, over all such windows."""
     rows = clipped_rows(

@@ -30,7 +30,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import Course, course
-from forensics.diagnose.loss_rise import RISE, Rise, find_rise
+from forensics.diagnose.loss_rise import LEAST, RISE, Rise, find_rise
 from forensics.diagnose.moving_target import follows_its_target
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
@@ -50,7 +50,12 @@ class Thresholds:
     level: float = threshold(0.6, "data can be harder by half; no data make a loss rise further")
 
 
-@rule(thresholds=Thresholds, needs=("loss",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    del thresholds
+    return f"too few losses ({LEAST} needed)" if len(course(signals).loss) < LEAST else ""
+
+
+@rule(thresholds=Thresholds, needs=("loss",), too_little=_too_little)
 def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding: the rise at the end of the run."""
     rise = signals.derived(find_rise, thresholds.sigmas, thresholds.share)

@@ -52,7 +52,12 @@ class Thresholds:
     stopped: float = threshold(0.4, "share of the run; schedules spend less on their last stage")
 
 
-@rule(thresholds=Thresholds, needs=("loss",))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    count = len(course(signals).loss)
+    return f"too few losses ({thresholds.rows} needed)" if count < thresholds.rows else ""
+
+
+@rule(thresholds=Thresholds, needs=("loss",), too_little=_too_little)
 def loss_plateau(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding."""
     path = course(signals)

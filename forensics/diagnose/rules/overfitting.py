@@ -42,7 +42,16 @@ class Thresholds:
     fall: float = threshold(0.02, "training loss, as a share: it must still be learning")
 
 
-@rule(thresholds=Thresholds, needs=("val_loss", "loss"))
+def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    count = int(np.isfinite(signals.column("val_loss")).sum())
+    return (
+        f"too few validation losses ({thresholds.points} needed)"
+        if count < thresholds.points
+        else ""
+    )
+
+
+@rule(thresholds=Thresholds, needs=("val_loss", "loss"), too_little=_too_little)
 def overfitting(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding."""
     values = signals.column("val_loss")

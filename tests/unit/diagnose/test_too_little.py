@@ -10,6 +10,7 @@ from forensics.diagnose.finding import Outcome, RuleOutcome
 from forensics.diagnose.rules import RULES
 from forensics.diagnose.snapshots import too_few_snapshots
 from tests.unit.diagnose.snapshot_runs import NAMES, manifest_of, noisy, signals_of, store
+from tests.unit.diagnose.step_logs import calm, run_of
 
 OF_PARAMS = ("frozen-parameter", "update-ratio", "weight-growth", "dominant-parameter")
 
@@ -92,7 +93,20 @@ def test_the_reason_says_how_many_and_how_far() -> None:
     assert too_few_snapshots(steps[:0], 1) == "too few snapshots (0 that count, 1 needed)"
 
 
-def test_every_rule_that_may_be_short_of_data_is_one_on_parts() -> None:
+def test_a_short_log_is_not_clear_of_what_takes_longer_to_show() -> None:
+    columns = calm(60)
+    columns["loss"] = np.linspace(3, 2, 60) + 0.01 * np.random.default_rng(0).normal(size=60)
+    told = {one.rule: _told(one) for one in diagnose(run_of(columns).run).rules}
+    assert told["loss-plateau"] == "skipped too few losses (100 needed)"
+    assert told["clipping-every-step"] == "skipped too few norms (300 needed)"
+    assert told["clipping-frequent"] == "skipped too few norms (300 needed)"
+    assert told["loss-divergence"] == "clear"
+    short = {name: values[:11] for name, values in columns.items()}
+    told = {one.rule: _told(one) for one in diagnose(run_of(short).run).rules}
+    assert told["loss-divergence"] == "skipped too few losses (12 needed)"
+
+
+def test_every_rule_that_may_be_short_of_data_says_what_it_needs() -> None:
     short = {rule.id for rule in RULES if rule.too_little is not None}
     assert short >= {*OF_PARAMS, "depth-decay", "depth-growth", "poisoned-state"}
-    assert all(rule.parts for rule in RULES if rule.id in short)
+    assert all(rule.parts or rule.needs for rule in RULES if rule.id in short)
