@@ -8,8 +8,14 @@ from forensics.runlog.importers.hf_trainer_state import hf_trainer_state
 from forensics.runlog.importers.importer import Importer
 from forensics.runlog.importers.jsonl_columns import jsonl_columns
 from forensics.runlog.importers.keras_csv import keras_csv
+from forensics.runlog.importers.kohya_bar import kohya_bar
 from forensics.runlog.importers.lightning_csv import lightning_csv
 from forensics.runlog.importers.llama_factory import llama_factory
+from forensics.runlog.importers.metric_logger_json import metric_logger_json
+from forensics.runlog.importers.metric_logger_text import metric_logger_text
+from forensics.runlog.importers.nemo_text import nemo_text
+from forensics.runlog.importers.openmmlab_json import openmmlab_json
+from forensics.runlog.importers.openmmlab_text import openmmlab_text
 from forensics.runlog.importers.tensorboard_events import tensorboard_events
 from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
 from forensics.runlog.importers.wandb_csv import wandb_csv
@@ -25,6 +31,12 @@ IMPORTERS: tuple[Importer, ...] = (
     wandb_csv,
     wandb_history,
     tensorboard_events,
+    openmmlab_text,
+    openmmlab_json,
+    metric_logger_text,
+    metric_logger_json,
+    nemo_text,
+    kohya_bar,
     jsonl_columns,
     csv_columns,
 )

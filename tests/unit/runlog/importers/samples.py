@@ -58,6 +58,41 @@ SAMPLES: dict[str, str] = {
             for i in range(12)
         ]
     ),
+    "openmmlab-text": "Environment info:\nPyTorch: 2.1\n"
+    + "".join(
+        f"2026-01-02 03:04:05,678 - mmdet - INFO - Epoch [{e}][{i}/30]\tlr: 2.000e-03, "
+        f"eta: 0:21:22, time: 0.830, memory: 3953, loss_cls: 0.5, loss: {3 - e / 10}, "
+        f"grad_norm: 4.25\n"
+        for e in (1, 2, 3)
+        for i in (10, 20, 30)
+    ),
+    "openmmlab-json": '{"env_info": "Python: 3.11", "seed": 3}\n'
+    + lines_of(
+        [
+            {"mode": "train", "epoch": e, "iter": i, "lr": 0.002, "memory": 395, "loss": 3 - e / 10}
+            for e in (1, 2, 3)
+            for i in (10, 20, 30)
+        ]
+        + [{"mode": "val", "epoch": 3, "iter": 13, "lr": 0.002, "bbox_mAP": 0.25}]
+    ),
+    "metric-logger-text": "".join(
+        f"Epoch: [{e}]  [{i:4}/30]  eta: 0:00:09  lr: 0.001000  loss: {3 - e / 10:.4f} (3.1000)  "
+        "grad_norm: 0.5000 (0.6000)  time: 0.4944  data: 0.0001  max mem: 1915\n"
+        for e in (0, 1)
+        for i in (0, 10, 20, 29)
+    ),
+    "metric-logger-json": lines_of(
+        [{"train_lr": 1e-4, "train_loss": 2 - e / 20, "epoch": e} for e in range(12)]
+    ),
+    "nemo": "".join(
+        f"Training epoch 0, iteration {i}/149 | lr: 3e-05 | global_batch_size: 1 | "
+        f"global_step: {i} | reduced_train_loss: {3 - i / 20} | val_loss: {4 - i // 6 / 10}\n"
+        for i in range(12)
+    ),
+    "kohya": "".join(
+        f"\rsteps:  {i}%|#   | {i}/744 [00:30<36:53,  3.02s/it, avr_loss={1 / (i + 9):.4f}]"
+        for i in range(1, 13)
+    ),
     "jsonl": lines_of([{"step": i, "loss": 2.0 - i / 10, "lr": 1e-3} for i in range(12)]),
     "csv": "iteration,train/loss,grad_norm\n"
     + "".join(f"{i},{2 - i / 10},1.5\n" for i in range(12)),

@@ -37,6 +37,11 @@ HEALTHY = (
     "lf-evalrows.jsonl",
     "lf-noloss.jsonl",
     "lf-v2-lr.jsonl",
+    "mae-log.txt",
+    "mm-old.log",
+    "mm-old.log.json",
+    "mmengine-rtmdet.scalars.json",
+    "ex-nemo2-lines.txt",
     "pl-slm-ok.csv",
     "t5-tb.tfevents",
     "yolo-new-time.csv",
@@ -107,6 +112,33 @@ def gradient_first(table: StepTable) -> None:
     assert np.isnan(table["loss"][1])
 
 
+def restarting(table: StepTable) -> None:
+    assert (np.diff(table.step) > 0).all()
+    assert not table.earlier
+    assert table["epoch"][-1] > 1
+    assert np.isfinite(table["loss"]).all()
+
+
+def mean_turned_nan(table: StepTable) -> None:
+    assert np.isnan(table["grad_l2_pre_clip"]).tolist() == [True, False]
+    assert np.isfinite(table["loss"]).all()
+
+
+def bad_mean_good_median(table: StepTable) -> None:
+    assert np.isfinite(table["grad_l2_pre_clip"]).all()
+    assert table.facts is not None
+    assert any("non-finite" in note for note in table.facts.notes)
+
+
+def stale_validation(table: StepTable) -> None:
+    assert table.step.tolist() == [120, 121]
+    assert "val_loss" not in table
+
+
+def nan_average(table: StepTable) -> None:
+    assert np.isnan(table["loss"]).all()
+
+
 KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
     "hf-whisper-lv2-4skip.json": ("hf-trainer-state", scarce_skips),
     "hf-whisper-flemish-10skip.json": ("hf-trainer-state", ten_skips),
@@ -117,6 +149,13 @@ KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
     "hf-chatglm-stdout.txt": ("hf-stdout", bars),
     "lf-evalrows.jsonl": ("llama-factory", no_skips),
     "lf-v2-lr.jsonl": ("llama-factory", no_skips),
+    "mm-old.log": ("openmmlab-text", restarting),
+    "mm-old.log.json": ("openmmlab-json", restarting),
+    "mmengine-rtmdet.scalars.json": ("openmmlab-json", restarting),
+    "ex-mmocr-32-gradnan.txt": ("openmmlab-text", mean_turned_nan),
+    "ex-beit-598-gradnan.txt": ("metric-logger-text", bad_mean_good_median),
+    "ex-nemo2-lines.txt": ("nemo", stale_validation),
+    "ex-kohya-avrloss-nan.txt": ("kohya", nan_average),
     "pl-pinn-nan.csv": ("lightning-csv", nan_from_218),
     "yolo-anpr-inf.csv": ("ultralytics-csv", validation_inf),
     "keras-voice.log": ("keras-csv", overfit),

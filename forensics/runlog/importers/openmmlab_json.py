@@ -1,0 +1,89 @@
+"""JSON lines of mmcv 1.x (``.log.json``) and mmengine (``scalars.json``).
+
+The first line of mmcv tells the environment and is no record; its ``iter`` restarts in every epoch,
+whose length is not in the file and is taken to be the largest ``iter`` seen. mmengine numbers
+training by iterations, and validation by epochs or iterations as it pleases: a validation belongs
+to the record before it. Losses and gradient norms are means over the logging interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forensics.runlog.importers.importer import CERTAIN, LIKELY, Importer, Match
+from forensics.runlog.importers.openmmlab_text import MEANINGS
+from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.records import RecordRows, json_lines, json_object, whole
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.steps import StepTable
+
+_LOOKED_AT = 20
+_LEAVE_OUT = frozenset(("mode", "iter", "step", "seed", "eta"))
+
+
+def _sniff(head: Head) -> Match | None:
+    if not head.first_line.startswith(b"{"):
+        return None
+    records = [json_object(line) for line in head.lines[:_LOOKED_AT]]
+    for record in records:
+        if record is None:
+            continue
+        if record.get("mode") in ("train", "val") and {"iter", "epoch"} <= record.keys():
+            return Match(CERTAIN, "JSON lines with mode, epoch and iter")
+        if {"data_time", "time", "lr", "loss"} <= record.keys():
+            return Match(LIKELY, "JSON lines with lr, loss, time and data_time")
+    return None
+
+
+def _read(source: LogSource, reading: Reading) -> StepTable:
+    length = _epoch_length(source)
+    rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT)
+    step = 0
+    for record in _records(source):
+        if "loss" in record and record.get("mode", "train") == "train":
+            step = _step(record, length) or step
+            rows.add(record, step)
+        elif step:
+            rows.add({k: v for k, v in record.items() if k not in ("lr", "epoch")}, step)
+    note = (f"an epoch is taken to have {length:,} iterations, the most seen in one",)
+    facts = LogFacts(step_base=1, meanings=MEANINGS, notes=note if length else ())
+    return rows.table(openmmlab_json.name, facts, source.path)
+
+
+def _records(source: LogSource) -> Iterator[dict[str, Any]]:
+    for records in json_lines(source):
+        yield from records
+
+
+def _epoch_length(source: LogSource) -> int:
+    """The largest iteration of a training epoch, where iterations restart; else 0."""
+    longest = last = 0
+    restarts = False
+    for record in _records(LogSource(source.paths)):
+        done = whole(record.get("iter")) if record.get("mode") == "train" else None
+        if done is not None:
+            restarts = restarts or done < last
+            longest, last = max(longest, done), done
+    return longest if restarts else 0
+
+
+def _step(record: dict[str, Any], length: int) -> int | None:
+    """The step of a training record: its own, or by its epoch."""
+    own = whole(record.get("step"))
+    done = whole(record.get("iter"))
+    if own is not None or done is None:
+        return own
+    epoch = whole(record.get("epoch")) or 1
+    return (epoch - 1) * length + done if length else done
+
+
+openmmlab_json = Importer(
+    name="openmmlab-json",
+    description="mmcv 1.x and mmengine: JSON lines",
+    sniff=_sniff,
+    read=_read,
+    columns=True,
+)
