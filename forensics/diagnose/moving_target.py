@@ -17,6 +17,8 @@ EARLY = 1 / 6
 SLOW = 0.2
 """Share of the run that the rise to nine tenths of its height must take; a model that falls apart
 does so in a few hundred steps."""
+MOST = 30.0
+"""Times the best level; targets grow by a decade or so, what blows up knows no end."""
 SETTLED = 0.06
 """Share of the rise that the last eighth may still add to the eighth before it; a rise that goes
 on in a line adds 0.12."""
@@ -25,9 +27,9 @@ on in a line adds 0.12."""
 def follows_its_target(signals: Signals, path: Course, rise: Rise) -> bool:
     """Does this rise look like the error against targets that grow, and not like a divergence?
 
-    Five things together, none of which a divergence has by itself: the loss is noisy, its best
-    lies at the start and gained little, it climbs slowly to a level above the start, it settles
-    there, and the gradient norm grows no faster than the loss does.
+    Several things together, none of which tells a divergence apart by itself: the loss is noisy
+    and always finite, its best lies at the start and gained little, it climbs slowly to a level
+    above the start, it settles there, and the gradient norm grows no faster than the loss does.
     """
     medians = path.medians
     count, height = len(medians), rise.end - rise.level
@@ -35,6 +37,8 @@ def follows_its_target(signals: Signals, path: Course, rise: Rise) -> bool:
     after = medians[path.best :]
     climbing = int(np.argmax(after >= rise.level + 0.9 * height))
     added = median(medians[-last:]) - median(medians[-2 * last : -last])
+    if signals.loss_bad.any() or rise.end > MOST * rise.level:
+        return False
     return bool(
         path.row_noise > NOISE * median(medians)
         and path.best <= EARLY * count
