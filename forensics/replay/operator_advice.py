@@ -39,6 +39,11 @@ _BY_OPERATOR: dict[str, str] = {
     "acos": _ARC,
     "asin": _ARC,
     "atanh": _ARC,
+    "logit": "clamp its input to within 1e-6 and 1 - 1e-6, or keep the logits",
+    "native_layer_norm": "give the norm an epsilon: a row of equal values has no spread",
+    "_weight_norm_interface": "initialise the weights away from 0: a direction of length 0 is none",
+    "masked_fill": "fill with torch.finfo(dtype).min instead of a constant",
+    "embedding": "hold the indices against the number of embeddings when the data are loaded",
     "_softmax": "leave a key unmasked in every row, or set fully masked rows to 0 afterwards",
     "_log_softmax": "leave at least one entry unmasked in every row",
     "nll_loss_forward": _LABELS,
@@ -79,6 +84,7 @@ _BY_NODE: dict[str, str] = {
     "Exp": _EXPONENT,
     "Acos": _ARC,
     "Asin": _ARC,
+    "LinalgEigh": "equal eigenvalues have no slope: add a small, different number to each diagonal",
     "Std": _SPREAD,
     "Var": _SPREAD,
 }
@@ -115,6 +121,8 @@ def advice_for(origin: Origin, *, clip_fails: bool = False) -> str:
     if is_product(origin):
         return _product(origin)
     advice = _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
+    if not advice and _overflows_half(origin):
+        return f"run {origin.operator} in fp32 or bf16, or make what goes into it smaller"
     return _OUTLIERS if clip_fails and advice is _MOMENTS else advice
 
 
@@ -142,7 +150,14 @@ def _power(origin: Origin) -> str:
     base = origin.inputs[0].absmax if origin.inputs else 0.0
     if origin.kind is FaultKind.INF and base > 1:
         return f"normalise what goes into {origin.operator}, or compute it in {_wider(origin)}"
+    if origin.kind is FaultKind.NAN and base > 0:
+        return f"keep the base of {origin.operator} above 0: clamp it"
     return f"keep the base of {origin.operator} away from 0, or add an epsilon to it"
+
+
+def _overflows_half(origin: Origin) -> bool:
+    half = origin.output is not None and origin.output.dtype == "float16"
+    return half and origin.kind is FaultKind.INF
 
 
 def _wider(origin: Origin) -> str:

@@ -79,7 +79,8 @@ def _cause_is_known(origin: Origin | None) -> bool:
     """Does the origin itself say what the loop does wrong?"""
     if origin is None:
         return False
-    return origin.kind is FaultKind.APPLIED or _is_reset(origin)
+    of_schedule = any(link.phase == "scheduler" for link in origin.chain)
+    return origin.kind is FaultKind.APPLIED or of_schedule or _is_reset(origin)
 
 
 def _is_reset(origin: Origin | None) -> bool:
@@ -158,10 +159,10 @@ def _goes_no_further(table: Sequence[WhatIf], step: int) -> bool:
 
 def _excluded(table: Sequence[WhatIf]) -> Iterator[str]:
     """What is not to blame, so that nobody spends a night on it."""
-    bad = {trial.change for trial in table if trial.finite is False and trial.note}
-    if FP32 in bad:
+    bad = {trial.change: trial.note for trial in table if trial.finite is False}
+    if bad.get(FP32):
         yield "It is not a precision problem: fp32 goes bad, too."
-    elif FP64 in bad and FP32 not in {trial.change for trial in table}:
+    elif "mathematics" in bad.get(FP64, "") and FP32 not in {trial.change for trial in table}:
         yield "It is mathematics, not rounding: fp64 goes bad, too."
 
 
@@ -182,6 +183,9 @@ def _resume(
         yield "Start anew: the growth began at step 0."
         return
     later = any(c.step > root for c in checkpoints)
+    if good and max(good) == 0 and lasting:
+        yield "Start anew once it is mended: it acts from step 0 on."
+        return
     why = "before the growth began" if growth is not None else "the last good one"
     if good:
         carries = "; a later state carries the fault" if lasting and later else ""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.amp.autocast_mode import autocast
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from forensics.replay.changes import Changes
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session
+from forensics.replay.tensor_stats import float_tensors
 
 FP32, BF16, FP64 = "fp32", "bf16", "fp64"
 SCALE_ONE = "loss scale 1"
@@ -67,12 +69,14 @@ class AsItWas:
         seconds: what it took.
         autocast: the half precisions that an autocast was entered with.
         weights: the half precisions that parameters are in.
+        casts: the half precisions that the step turns to by itself, where neither is.
     """
 
     step: ReplayedStep
     seconds: float
     autocast: frozenset[str]
     weights: frozenset[str]
+    casts: frozenset[str] = frozenset()
 
     @property
     def precisions(self) -> str:
@@ -99,7 +103,36 @@ def as_it_was(session: Session, before: MemoryState) -> AsItWas:
     finally:
         autocast.__enter__ = entered  # type: ignore[method-assign]
     took = time.perf_counter() - began
-    return AsItWas(step=step, seconds=took, autocast=frozenset(seen), weights=frozenset(weights))
+    casts: set[str] = set()
+    if not weights and not seen:
+        session.restore(before)
+        session.run_step(trace=_Casts(casts).wrap, check_state=False)
+    return AsItWas(
+        step=step,
+        seconds=took,
+        autocast=frozenset(seen),
+        weights=frozenset(weights),
+        casts=frozenset(casts),
+    )
+
+
+class _Casts(TorchDispatchMode):
+    """Takes note of half precisions that come up."""
+
+    def __init__(self, found: set[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found = found
+
+    def wrap(self, run: Callable[[], Any]) -> Any:
+        """Run a step under this mode."""
+        with self:
+            return run()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        out = func(*args, **(kwargs or {}))
+        self._found |= {_HALVES[t.dtype] for t in float_tensors(out) if t.dtype in _HALVES}
+        return out
 
 
 def plans(
@@ -162,7 +195,9 @@ def precisions(until: int, was: AsItWas) -> Iterator[Plan]:
         changes=Changes(precision=FP64),
         until=until,
         finite=f"the range or the rounding of {used}",
-        bad="mathematics, not rounding",
+        bad=f"the step itself rounds to {' and '.join(sorted(was.casts))}"
+        if was.casts
+        else "mathematics, not rounding",
         needless=(FP32,),
     )
 

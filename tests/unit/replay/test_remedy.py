@@ -81,7 +81,8 @@ def test_fp32_bad_is_no_precision_problem() -> None:
 
 
 def test_fp64_bad_in_an_fp32_run_is_mathematics() -> None:
-    told = remedies(_origin("aten.log"), None, (_trial(FP64, False),), first_bad_step=100)
+    trial = _trial(FP64, False, note="mathematics, not rounding")
+    told = remedies(_origin("aten.log"), None, (trial,), first_bad_step=100)
     assert "It is mathematics, not rounding: fp64 goes bad, too." in told
 
 

@@ -180,3 +180,10 @@ def test_an_exception_is_no_matter_of_precision(tmp_path: Path) -> None:
     with before_step(tmp_path, "batch-norm-of-one", 5, steps=8) as (session, before):
         changes = [trial.change for trial in what_if(session, before, further_steps=1)]
     assert changes == ["without the batch"]
+
+
+def test_a_step_that_rounds_by_itself_is_not_called_mathematics(tmp_path: Path) -> None:
+    with before_step(tmp_path, "gumbel-rounding", 8, steps=11) as (session, before):
+        trial = _by_change(what_if(session, before, further_steps=1))["fp64"]
+    assert trial.finite is False
+    assert trial.note == "the step itself rounds to fp16"
