@@ -11,6 +11,8 @@ from forensics.runlog.importers.keras_csv import keras_csv
 from forensics.runlog.importers.kohya_bar import kohya_bar
 from forensics.runlog.importers.lightning_csv import lightning_csv
 from forensics.runlog.importers.llama_factory import llama_factory
+from forensics.runlog.importers.megatron_deepspeed import megatron_deepspeed
+from forensics.runlog.importers.megatron_lm import megatron_lm
 from forensics.runlog.importers.metric_logger_json import metric_logger_json
 from forensics.runlog.importers.metric_logger_text import metric_logger_text
 from forensics.runlog.importers.nemo_text import nemo_text
@@ -31,6 +33,8 @@ IMPORTERS: tuple[Importer, ...] = (
     wandb_csv,
     wandb_history,
     tensorboard_events,
+    megatron_deepspeed,
+    megatron_lm,
     openmmlab_text,
     openmmlab_json,
     metric_logger_text,

@@ -80,13 +80,21 @@ class Rows:
         Returns:
             How many rows were appended.
         """
+        return self.take(pattern, pattern.findall(block), len(block))
+
+    def take(
+        self, pattern: re.Pattern[bytes], found: Sequence[tuple[bytes, ...]], size: int
+    ) -> int:
+        """Append what ``findall`` of a pattern has found in a block of ``size`` bytes.
+
+        As ``match``, for a reader that must look at the matches first.
+        """
         self._flush()
-        found = pattern.findall(block)
         if not found:
             return 0
         before = len(self._builder)
         if not before and self._size:
-            share = self._size / max(len(block), 1)
+            share = self._size / max(size, 1)
             self.expect(int(1.05 * len(found) * share))
         text = b"\n".join(map(_JOIN, found)) + b"\n"
         pieces = parse_fast(text, _layout(tuple(pattern.groupindex)))
