@@ -4,8 +4,9 @@ What it detects
     In the medians of 40 blocks the last three are above the best by 6 standard deviations of a
     block and by 5 %: a rise of more than 25 % that is not falling back, or a smaller one that is
     steady. A noisy loss that climbs slowly from the start and settles, as against the growing
-    targets of reinforcement learning, is told as an info. Blow-ups of the last rows, too short
-    for a block, are found row by row. Told is since when the loss is above its best, and what the
+    targets of reinforcement learning, is told as an info; so is one that begins below guessing,
+    climbs smoothly and falls from its peak to the end. Blow-ups of the last rows, too short for a
+    block, are found row by row. Told is since when the loss is above its best, and what the
     learning rate, norm and scale did before.
 
 Why it matters
@@ -31,6 +32,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import Course, course
 from forensics.diagnose.loss_rise import LEAST, RISE, Rise, find_rise
+from forensics.diagnose.low_start import starts_low
 from forensics.diagnose.moving_target import follows_its_target
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
@@ -71,12 +73,12 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
         severity = Severity.INFO if shift else Severity.WARNING
         if not shift and not rise.steady:
             return
-    follows = not rise.final and not shift and follows_its_target(signals, path, rise)
+    known = _known_shape(signals, path, rise) if not rise.final and not shift else None
     best = int(path.rows[int(path.bounds[path.best + 1]) - 1])
     around = [best, rise.first - 1, rise.first, rise.first + 1, int(path.rows[-1])]
     yield Finding(
         rule="loss-divergence",
-        severity=Severity.INFO if follows else severity,
+        severity=Severity.INFO if known else severity,
         message=_message(signals, rise, shift),
         first_step=signals.step_at(rise.first),
         last_step=signals.last_step,
@@ -84,9 +86,16 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
             signals.evidence("loss", signals.loss, around, rise.level),
             signals.evidence("grad_l2_pre_clip", signals.norm, around),
         ),
-        cause=_FOLLOWS if follows else _cause(signals, rise, shift),
-        remedy=_FOLLOWED if follows else _remedy(signals, rise, shift),
+        cause=known[0] if known else _cause(signals, rise, shift),
+        remedy=known[1] if known else _remedy(signals, rise, shift),
     )
+
+
+def _known_shape(signals: Signals, path: Course, rise: Rise) -> tuple[str, str] | None:
+    """Cause and remedy of a rise whose shape no divergence has; None for any other."""
+    if follows_its_target(signals, path, rise):
+        return _FOLLOWS, _FOLLOWED
+    return (_FILLS_UP, _FILLED) if starts_low(path, rise) else None
 
 
 _FOLLOWS = (
@@ -96,6 +105,14 @@ _FOLLOWS = (
 _FOLLOWED = (
     "Judge by the return or by another measure of what is wanted. If the targets do not change, "
     "resume from before this step with a lower learning rate."
+)
+_FILLS_UP = (
+    "A loss that begins below what guessing costs, as a detector's does before it assigns itself "
+    "positives, rises while there is more to count and then falls as that is learned."
+)
+_FILLED = (
+    "Nothing to do while it falls. If the weights were trained before, they were better before "
+    "this step: resume from there with a lower learning rate."
 )
 
 
