@@ -10,6 +10,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import MIN_PAST
+from forensics.runlog.run import Run
 
 REPLAYED = frozenset(
     {
@@ -62,7 +63,15 @@ def can_replay(signals: Signals, root: Finding) -> bool:
     """Is there a checkpoint to start from, and has nobody bisected this run already?"""
     run = signals.run
     usable = [one for one in run.checkpoints if one.healthy is not False]
-    return any(one.step <= root.first_step for one in usable) and run.bisection is None
+    return any(one.step <= root.first_step for one in usable) and not _bisected(run)
+
+
+def _bisected(run: Run) -> bool:
+    """Has a bisection of this run come to its end?"""
+    if run.bisection is None:
+        return False
+    answer = run.bisection.get("bisection")
+    return not isinstance(answer, dict) or answer.get("status") != "partial"
 
 
 def _record_again(signals: Signals, root: Finding) -> str:

@@ -59,10 +59,11 @@ def test_a_state_after_the_root_or_a_bad_one_starts_no_replay(
 
 
 def test_what_was_bisected_already_is_not_bisected_again(tmp_path: Path) -> None:
-    signals = run(
-        tmp_path, checkpoints=(checkpoint(tmp_path, 20),), bisection={"status": "located"}
-    )
-    assert next_command(signals, root()) == "forensics rules nonfinite-loss"
+    states = (checkpoint(tmp_path, 20),)
+    done = run(tmp_path, checkpoints=states, bisection={"bisection": {"status": "located"}})
+    assert next_command(done, root()) == "forensics rules nonfinite-loss"
+    partial = run(tmp_path, checkpoints=states, bisection={"bisection": {"status": "partial"}})
+    assert next_command(partial, root()).startswith("forensics bisect ")
 
 
 def test_parameters_are_offered_where_snapshots_show_that_step(tmp_path: Path) -> None:
