@@ -62,7 +62,7 @@ def growth_of(
     if origin is not None and not _may_end_a_growth(origin):
         return None
     found = log_growth(run.steps, step)
-    if found is None and origin is not None and origin.kind is not FaultKind.NAN:
+    if found is None and origin is not None and _is_outgrown(origin):
         found = parameter_growth(_all_norms(run, step, norms or {}), origin.parameter, step)
     if found is None:
         return None
@@ -139,9 +139,15 @@ def parameter_growth(norms: Norms, parameter: str, step: int) -> Growth | None:
 
 
 def _may_end_a_growth(origin: Origin) -> bool:
-    """Bad data, a bad leaf and a fault of what was applied have another cause than growth."""
+    """Bad data, a bad leaf, a reset scale and faults of what was applied have another cause."""
     leaf = origin.operator == "input" or ":" in origin.operator
-    return origin.kind in _ENDS and not leaf and origin.phase != "optimizer"
+    reset = any(link.what == "loss scale" for link in origin.chain)
+    return origin.kind in _ENDS and not leaf and not reset and origin.phase != "optimizer"
+
+
+def _is_outgrown(origin: Origin) -> bool:
+    """Is it a forward operator that a parameter can have outgrown? Backward overflows by scale."""
+    return origin.kind is FaultKind.INF and origin.phase in ("forward", "loss")
 
 
 def _series(table: StepTable, name: str, step: int) -> tuple[IntArray, FloatArray]:

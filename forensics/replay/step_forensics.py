@@ -124,6 +124,29 @@ def examine_training(
     return _judged(training, found[0], len(micro_batches), context or Context(), None)
 
 
+def behind_growth(session: Session, origin: Origin, step: int) -> Origin:
+    """What makes it grow, where a step before shows that what was applied is wrong.
+
+    The newest saved state before the bad step is examined: a loop that applies the wrong thing
+    does so in every step. The session is left there.
+
+    Args:
+        session: anywhere.
+        origin: of the bad step, which ends a growth.
+        step: the bad step.
+
+    Returns:
+        The fault of what was applied, with the given origin as its end; else the given one.
+    """
+    session.go_to(max(step - 1, 0))
+    cause = examine_step(session)
+    if cause is None or cause.kind is not FaultKind.APPLIED:
+        return origin
+    ends = f"{cause.summary[:-1]}; in the end {origin.summary}"
+    chain = (*cause.chain, *origin.chain)
+    return replace(cause, kind=FaultKind.GROWTH, chain=chain, summary=ends)
+
+
 def audit_step(session: Session, *, before: MemoryState | None = None) -> Origin | None:
     """Is the session's next step right, though nothing in it is non-finite? See ``audit``."""
     return audit(session, before=before).origin
