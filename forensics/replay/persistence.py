@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
 from forensics.errors import NotReplayableError
@@ -79,9 +85,10 @@ def persistence(
         return Persistence.TRANSIENT
     session.restore(before)
     if origin is not None and origin.kind is FaultKind.APPLIED:
-        return _of_applied(session, origin, further, audit)
+        return _of_applied(session, before, origin, further, audit)
     step = session.run_step()
     left = _withhold(session, before, step, is_bad, origin)
+    del before  # the next steps are copied one by one
     bad = _guarded_steps(session, step, further, is_bad)
     if not bad:
         return Persistence.PERSISTENT if left else Persistence.UNKNOWN
@@ -92,21 +99,22 @@ def persistence(
     return _verdict(sum(bad) >= SHARE * len(bad))
 
 
-def _of_applied(session: Session, origin: Origin, further: int, audit: Audit) -> Persistence:
+def _of_applied(
+    session: Session, before: MemoryState, origin: Origin, further: int, audit: Audit
+) -> Persistence:
     if origin.operator in _ONCE:
         return Persistence.TRANSIENT
     if origin.phase == "scheduler":
         return Persistence.PERSISTENT
     acts: list[bool] = []
     for _ in range(_steps_left(session, further + 1)):
-        state = session.capture()
         try:
             found = audit(session)
         except NotReplayableError:
             raise
         except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
             break
-        put_back_update(session.training, state, moments=False)
+        put_back_update(session.training, before, moments=False)
         acts.append(found is not None and found.operator == origin.operator)
     later = acts[1:]
     return _verdict(2 * sum(later) > len(later)) if later else Persistence.UNKNOWN
@@ -121,15 +129,14 @@ def _guarded_steps(session: Session, last: ReplayedStep, further: int, is_bad: I
     found: list[bool] = []
     searching = True
     for _ in range(_steps_left(session, further + _halvings(last))):
-        state = session.capture()
         try:
-            step = session.run_step()
+            with _guard(session.training):
+                step = session.run_step()
         except NotReplayableError:
             raise
         except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
             break
         bad = is_bad(step)
-        _withhold(session, state, step, is_bad)
         searching = searching and bad and _scale_fell(last, step)
         last = step
         if not searching:
@@ -139,12 +146,38 @@ def _guarded_steps(session: Session, last: ReplayedStep, further: int, is_bad: I
     return found
 
 
+@contextmanager
+def _guard(training: Training) -> Iterator[None]:
+    """While it lasts, an optimizer that holds a bad gradient does not step.
+
+    No copy of the state is needed for it.
+    """
+    missing = object()
+    own = [(o, vars(o).get("step", missing)) for o in training.optimizers]
+
+    def guarded(optimizer: Optimizer) -> Callable[..., Any]:
+        step = optimizer.step
+
+        def guarded_step(*args: Any, **kwargs: Any) -> Any:
+            held = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            return step(*args, **kwargs) if _all_finite(held) else None
+
+        return guarded_step
+
+    for optimizer, _ in own:
+        optimizer.step = guarded(optimizer)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for optimizer, before in own:
+            if before is missing:
+                del optimizer.step
+            else:
+                optimizer.step = before  # type: ignore[method-assign]
+
+
 def _withhold(
-    session: Session,
-    before: MemoryState,
-    step: ReplayedStep,
-    is_bad: IsBad,
-    origin: Origin | None = None,
+    session: Session, before: MemoryState, step: ReplayedStep, is_bad: IsBad, origin: Origin | None
 ) -> bool:
     """Act as the guard; is anything left bad?"""
     places = {name.partition(":")[0] for name in step.bad}
@@ -163,8 +196,12 @@ def _finite_gradients(training: Training) -> bool:
 
     What no optimizer holds is left out: nobody zeroes its gradient, so one bad step lasts.
     """
-    held = [p.grad for _, p in tracked_parameters(training.model, training.optimizers)]
-    return not any(nonfinite_kind(g) for g in held if g is not None and is_float(g))
+    parameters = tracked_parameters(training.model, training.optimizers)
+    return _all_finite(p.grad for _, p in parameters)
+
+
+def _all_finite(gradients: Iterable[Tensor | None]) -> bool:
+    return not any(nonfinite_kind(g) for g in gradients if g is not None and is_float(g))
 
 
 def _scale_fell(last: ReplayedStep, step: ReplayedStep) -> bool:

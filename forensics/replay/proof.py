@@ -59,17 +59,15 @@ class Proof:
         self._again()
         if self.audit is None:
             self._samples()
-        self._persistence()
         if keep is not None:
             self.progress("writing the capsule", 0, 0)
             keep(self._state)
-        if trials and self.found["reproduces"]:
-            if self.audit is None:
-                self._what_if(step, further_steps)
-            elif self.origin is not None:
-                self.found["what_if"] = what_if_applied(
-                    self.session, self._state, self.origin, announce=self._announce
-                )
+        trials = trials and self.found["reproduces"]
+        if trials:
+            self._what_if(further_steps)
+        self._persistence()  # last of those that need the state: it copies others on its way
+        if trials and self.audit is None:
+            self._what_if_from(step, further_steps)
 
     @property
     def _state(self) -> MemoryState:
@@ -98,9 +96,11 @@ class Proof:
 
     def _persistence(self) -> None:
         self.progress("does it persist", 0, 0)
+        state = [self._state]
+        self.before = None
         self.found["persistence"] = persistence(
             self.session,
-            self._state,
+            state.pop(),  # the callee alone holds it, and lets go of it
             origin=self.origin,
             growth=self.growth,
             reproduces=self.found["reproduces"],
@@ -108,31 +108,37 @@ class Proof:
             audit=self.audit or examine_step,
         )
 
-    def _what_if(self, step: int, further_steps: int) -> None:
-        tried = what_if(
-            self.session,
-            self._state,
-            samples=self.found.get("samples", ()),
-            further_steps=further_steps,
-            is_bad=self.is_bad,
-            announce=self._announce,
-        )
-        self.found["what_if"] = tried
-        grew = self.growth is not None or self._is(FaultKind.GROWTH)
-        lasting = self.found["persistence"] is Persistence.PERSISTENT
-        if grew or lasting:
-            self.before = None  # a training built anew takes its room
-            root = self.found.get("root_step")
-            early = what_if_from(
+    def _what_if(self, further_steps: int) -> None:
+        if self.audit is None:
+            self.found["what_if"] = what_if(
                 self.session,
-                step if root is None else root,
-                step,
+                self._state,
+                samples=self.found.get("samples", ()),
                 further_steps=further_steps,
                 is_bad=self.is_bad,
-                known_from=self.found.get("replayed_from"),
                 announce=self._announce,
             )
-            self.found["what_if"] = (*tried, *early)
+        elif self.origin is not None:
+            self.found["what_if"] = what_if_applied(
+                self.session, self._state, self.origin, announce=self._announce
+            )
+
+    def _what_if_from(self, step: int, further_steps: int) -> None:
+        """What must begin earlier, where the fault grew or lasts: the state is let go of by now."""
+        grew = self.growth is not None or self._is(FaultKind.GROWTH)
+        if not grew and self.found["persistence"] is not Persistence.PERSISTENT:
+            return
+        root = self.found.get("root_step")
+        early = what_if_from(
+            self.session,
+            step if root is None else root,
+            step,
+            further_steps=further_steps,
+            is_bad=self.is_bad,
+            known_from=self.found.get("replayed_from"),
+            announce=self._announce,
+        )
+        self.found["what_if"] = (*self.found["what_if"], *early)
 
     def _announce(self, text: str) -> None:
         self.progress(f"what if: {text}", 0, 0)
