@@ -28,7 +28,7 @@ from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
 from forensics.replay.start_states import StateSearch
-from forensics.replay.step_forensics import examine_step
+from forensics.replay.step_forensics import behind_growth, examine
 from forensics.replay.suspects import Audit
 from forensics.runlog.run import Run
 
@@ -105,29 +105,41 @@ class Case:
                 )
         self.found.update(status=BisectStatus.PARTIAL, reason=reason)
 
-    def located(self, session: Session, passage: Passage) -> None:
-        """The replay came to a bad step: trace it, find the root of a growth, and prove it."""
+    def located(self, session: Session, passage: Passage) -> bool:
+        """The replay came to a bad step: trace it, find the root of a growth, and prove it.
+
+        Returns:
+            False where the loss scaler took in what is bad in it: the step did no damage.
+        """
         assert passage.bad is not None
         assert passage.before is not None
         step, recorded = passage.bad.step, self.suspicion.step
         gone = passage.departure
         if gone is not None and recorded is not None and step != recorded and gone.step < step:
             self._went_its_own_way(gone, step, recorded)
-            return
+            return True
         self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
         self.progress("tracing the bad step", 0, 1)
         session.restore(passage.before)
-        origin = examine_step(session)
+        examined = examine(session)
+        origin = examined.origin
+        if origin is None and examined.absorbed and self.judge.by_state:
+            for name in ("status", "first_bad_step", "root_step"):
+                del self.found[name]
+            return False
         growth = growth_of(self.run, step, origin)
         if growth is None and origin is not None and origin.parameter:
             norms = norms_until(session, passage.before)
             growth = growth_of(self.run, step, origin, norms)
         if growth is not None:
-            origin = None if origin is None else as_growth(origin, growth)
+            if origin is not None:
+                origin = behind_growth(session, as_growth(origin, growth), step)
+                session.restore(passage.before)
             self.found.update(growth=growth, root_step=growth.since_step)
         self.found["origin"] = origin
         before, passage.before = passage.before, None  # one holder, so that it can be let go of
         self.prove(session, before, passage.bad, origin)
+        return True
 
     def _went_its_own_way(self, gone: Departure, step: int, recorded: int) -> None:
         """The replay left the record and went bad elsewhere: the record has the say."""

@@ -20,10 +20,12 @@ from forensics.replay.location import Range, stand_before, stretch, unlogged_str
 from forensics.replay.narrowing import narrow
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
-from forensics.replay.silent_inquiry import silent_inquiry
+from forensics.replay.silent_inquiry import nothing_found, silent_inquiry
 from forensics.replay.start_states import search_states
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
+MOST_ABSORBED = 4
+"""Suspect steps that may turn out to be the loss scaler's work before the search ends."""
 EARLIER_STARTS = 2
 """Earlier states that are tried where a fault does not come back from the newest one."""
 
@@ -62,6 +64,24 @@ class Inquiry(Case):
 
     def _bisect(self, session: Session) -> None:
         self.found.update(tolerance=session.tolerance, cross_device=session.cross_device)
+        for _ in range(MOST_ABSORBED):
+            absorbed = self._look_for_it(session)
+            if absorbed is None:
+                return
+            self._suspect_later(absorbed + 1)
+        nothing_found(self)
+
+    def _suspect_later(self, step: int) -> None:
+        """The log once more, from a step on: what is bad before it did no damage."""
+        options, before = self.options, self.suspicion
+        later = narrow(self.run, options.predicate, from_step=step, until_step=options.until_step)
+        self.suspicion = replace(
+            later, audits=before.audits, root=before.root, rows=before.rows, routine=before.routine
+        )
+        self.judge = RowJudge(options.predicate, later.strict)
+
+    def _look_for_it(self, session: Session) -> int | None:
+        """Search, replay and prove; the step that the log suspects in vain, or None at the end."""
         self._search_states()
         wanted = stretch(
             self.suspicion,
@@ -77,16 +97,17 @@ class Inquiry(Case):
             )
             if wanted is None:
                 self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
-                return
+                return None
         if wanted is None:
             silent_inquiry(self, session)
-            return
+            return None
         self.found["reason"] = self._went_by(wanted)
         passage = self._replay_from_earlier(session, wanted, self._replay(session, wanted))
-        if passage.bad is not None and passage.before is not None:
-            self.located(session, passage)
-        else:
+        if passage.bad is None or passage.before is None:
             self._not_reproduced(session, passage)
+        elif not self.located(session, passage):
+            return passage.bad.step
+        return None
 
     def _search_states(self) -> None:
         """Judge the saved states, by their health files where there are some."""

@@ -27,7 +27,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
     elif case.suspicion.root is None and not case.options.from_step and is_affordable(case.run):
         _sweep(case, session, search)
     else:
-        _nothing_found(case)
+        nothing_found(case)
 
 
 def _worth_a_look(case: Case, session: Session) -> list[int]:
@@ -72,7 +72,7 @@ def _swept(case: Case, session: Session, passage: Passage) -> None:
     gone = passage.departure
     hit = find_hit(session, gone.step) if gone is not None and not session.tolerance else None
     if gone is None or hit is None or hit.bit is None:
-        _nothing_found(case)
+        nothing_found(case)
         return
     case.found.update(
         status=BisectStatus.LOCATED,
@@ -86,7 +86,7 @@ def _swept(case: Case, session: Session, passage: Passage) -> None:
     )
 
 
-def _nothing_found(case: Case) -> None:
+def nothing_found(case: Case) -> None:
     """Healthy, unless the report says otherwise of the run."""
     root, reason = case.suspicion.root, case.looked_at()
     if root is None:
