@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forensics.runlog.importers.csv_columns import csv_columns
+from forensics.runlog.importers.gpt2_lines import gpt2_lines
 from forensics.runlog.importers.hf_stdout import hf_stdout
 from forensics.runlog.importers.hf_trainer_state import hf_trainer_state
 from forensics.runlog.importers.importer import Importer
@@ -11,14 +12,19 @@ from forensics.runlog.importers.keras_csv import keras_csv
 from forensics.runlog.importers.kohya_bar import kohya_bar
 from forensics.runlog.importers.lightning_csv import lightning_csv
 from forensics.runlog.importers.llama_factory import llama_factory
+from forensics.runlog.importers.llm_c import llm_c
 from forensics.runlog.importers.megatron_deepspeed import megatron_deepspeed
 from forensics.runlog.importers.megatron_lm import megatron_lm
 from forensics.runlog.importers.metric_logger_json import metric_logger_json
 from forensics.runlog.importers.metric_logger_text import metric_logger_text
+from forensics.runlog.importers.modded_nanogpt import modded_nanogpt
+from forensics.runlog.importers.nanogpt import nanogpt
 from forensics.runlog.importers.nemo_text import nemo_text
+from forensics.runlog.importers.olmo import olmo
 from forensics.runlog.importers.openmmlab_json import openmmlab_json
 from forensics.runlog.importers.openmmlab_text import openmmlab_text
 from forensics.runlog.importers.tensorboard_events import tensorboard_events
+from forensics.runlog.importers.torchtitan import torchtitan
 from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
 from forensics.runlog.importers.wandb_csv import wandb_csv
 from forensics.runlog.importers.wandb_history import wandb_history
@@ -41,6 +47,12 @@ IMPORTERS: tuple[Importer, ...] = (
     metric_logger_json,
     nemo_text,
     kohya_bar,
+    torchtitan,
+    olmo,
+    nanogpt,
+    llm_c,
+    modded_nanogpt,
+    gpt2_lines,
     jsonl_columns,
     csv_columns,
 )

@@ -93,6 +93,31 @@ SAMPLES: dict[str, str] = {
         f"\rsteps:  {i}%|#   | {i}/744 [00:30<36:53,  3.02s/it, avr_loss={1 / (i + 9):.4f}]"
         for i in range(1, 13)
     ),
+    "torchtitan": "".join(
+        f"[titan] 2026-01-02 03:04:05,678 - root - INFO - step: {i:2}  loss:  {3 - i / 20:.5f}  "
+        f"grad_norm: 1.2500  memory: 10.00GiB(12.51%)  tps: 10,050  mfu: 13.99%\n"
+        for i in range(1, 13)
+    ),
+    "olmo": "".join(
+        f"2026-01-02 03:04:05.678\thost:0\tolmo.train:990\tINFO\t[step={i}/2,500,epoch=0]\n"
+        f"    optim/total_grad_norm=1.25\n    train/CrossEntropyLoss={3 - i / 20}\n"
+        f"    throughput/device/tokens_per_second=83,461\n"
+        for i in range(1, 13)
+    ),
+    "nanogpt": "step 0: train loss 10.9, val loss 10.8\n"
+    + "".join(f"iter {i}: loss {3 - i / 20}, time 12.3ms, mfu -100.00%\n" for i in range(12)),
+    "llm-c": "s:0 tel:11.0092\n"
+    + "".join(f"s:{i} trl:{3 - i / 20} lr:0.000{i:03} norm:1.25\n" for i in range(12)),
+    "modded-nanogpt": "step:0/60 val_loss:11.0 train_time:3ms step_avg:nanms\n"
+    + "".join(
+        f"step:{i}/60 train_loss:{3 - i / 20} train_time:{i}ms step_avg:nanms\n"
+        for i in range(1, 12)
+    ),
+    "gpt2-lines": "".join(
+        f"step {i:4}/19560 | loss {3 - i / 20:.6f} (+nanz)| norm 1.2500 (+nanz)| lr 8.57e-07 | "
+        f"3056.36 ms | 42.6% bf16 MFU | 171539 tok/s\n"
+        for i in range(1, 13)
+    ),
     "jsonl": lines_of([{"step": i, "loss": 2.0 - i / 10, "lr": 1e-3} for i in range(12)]),
     "csv": "iteration,train/loss,grad_norm\n"
     + "".join(f"{i},{2 - i / 10},1.5\n" for i in range(12)),

@@ -37,7 +37,10 @@ HEALTHY = (
     "lf-evalrows.jsonl",
     "lf-noloss.jsonl",
     "lf-v2-lr.jsonl",
+    "ex-torchtitan-2389-dupranks.txt",
+    "llmc-main.log",
     "mae-log.txt",
+    "mng-soap.txt",
     "mm-old.log",
     "mm-old.log.json",
     "mmengine-rtmdet.scalars.json",
@@ -139,6 +142,31 @@ def nan_average(table: StepTable) -> None:
     assert np.isnan(table["loss"]).all()
 
 
+def one_norm_spike(table: StepTable) -> None:
+    assert table.step.tolist() == list(range(19560))
+    norm = table["grad_l2_pre_clip"]
+    assert int(np.argmax(norm[5000:])) + 5000 == 9025
+    assert norm[9025] == pytest.approx(2.02)
+    assert np.median(norm) == pytest.approx(0.27)
+
+
+def two_loss_spikes(table: StepTable) -> None:
+    at = {int(step): value for step, value in zip(table.step, table["loss"], strict=True)}
+    assert (at[918] < 4, at[919] > 5, at[946] < 4, at[947] > 5) == (True,) * 4
+    assert len(table) == 6001
+
+
+def no_gradient(table: StepTable) -> None:
+    assert (table["grad_l2_pre_clip"] == 0).all()
+    assert table["loss"].min() > 10
+    assert table.interval == 10
+
+
+def ranks_merged(table: StepTable) -> None:
+    assert table.step.tolist() == [4, 5]
+    assert table["grad_l2_pre_clip"].tolist() == [26.625, 46.5]
+
+
 KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
     "hf-whisper-lv2-4skip.json": ("hf-trainer-state", scarce_skips),
     "hf-whisper-flemish-10skip.json": ("hf-trainer-state", ten_skips),
@@ -156,6 +184,10 @@ KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
     "ex-beit-598-gradnan.txt": ("metric-logger-text", bad_mean_good_median),
     "ex-nemo2-lines.txt": ("nemo", stale_validation),
     "ex-kohya-avrloss-nan.txt": ("kohya", nan_average),
+    "llmc-main.log": ("llm-c", one_norm_spike),
+    "mng-soap.txt": ("modded-nanogpt", two_loss_spikes),
+    "olmo-20m-zero-grad.log": ("olmo", no_gradient),
+    "ex-torchtitan-2389-dupranks.txt": ("torchtitan", ranks_merged),
     "pl-pinn-nan.csv": ("lightning-csv", nan_from_218),
     "yolo-anpr-inf.csv": ("ultralytics-csv", validation_inf),
     "keras-voice.log": ("keras-csv", overfit),
@@ -173,6 +205,9 @@ def test_what_is_known_is_read(name: str) -> None:
 
 
 RULES = {
+    "llmc-main.log": {"gradient-spike"},
+    "mng-soap.txt": {"loss-spike"},
+    "olmo-20m-zero-grad.log": {"gradient-vanishing"},
     "ex-collegeadvisor-loss0.json": {"nonfinite-loss"},
     "pl-pinn-nan.csv": {"nonfinite-loss", "dead-run"},
     "yolo-anpr-inf.csv": {"nonfinite-validation"},

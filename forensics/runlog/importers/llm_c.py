@@ -1,0 +1,60 @@
+"""``main.log`` of llm.c: ``s:0 trl:11.0091 lr:0.000001 norm:15.37``, ``s:0 tel:11.0092``.
+
+Steps count from 0; ``tel`` is the validation loss. The rate has six decimals: one that prints as 0
+is too small to be told, and left out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from forensics.runlog.importers.importer import CERTAIN, Importer, Match
+from forensics.runlog.log_facts import LogFacts, Meaning
+from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.numbers import NUMBER
+from forensics.runlog.scanner.rows import Rows
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.steps import Column, StepTable
+
+_RECORD = re.compile(
+    rb"\bs:(?P<step>\d+) (?:trl:(?P<loss>"
+    + NUMBER
+    + rb")(?: lr:(?P<lr>"
+    + NUMBER
+    + rb"))?(?: norm:(?P<grad_l2_pre_clip>"
+    + NUMBER
+    + rb"))?|tel:(?P<val_loss>"
+    + NUMBER
+    + rb"))"
+)
+
+
+def _sniff(head: Head) -> Match | None:
+    if not _RECORD.search(head.text):
+        return None
+    return Match(CERTAIN, "lines such as s:0 trl:11.0 lr:0.000001 norm:15.4")
+
+
+def _read(source: LogSource, reading: Reading) -> StepTable:
+    rows = Rows(source.log, size=source.size)
+    for block in source.blocks():
+        rows.match(_RECORD, block)
+    facts = LogFacts(step_base=0, meanings={"loss": Meaning.LAST, "grad_l2_pre_clip": Meaning.LAST})
+    return _without_rounded_rates(rows.table(llm_c.name, facts, where=source.path))
+
+
+def _without_rounded_rates(table: StepTable) -> StepTable:
+    """The table without rates of 0.000000."""
+    if "lr" not in table or not (table["lr"] == 0).any():
+        return table
+    there = table.present("lr") & (table["lr"] != 0)
+    column = Column(np.where(there, table["lr"], np.nan), there)
+    facts = replace(table.facts or LogFacts(), notes=("rates that print as 0.000000 left out",))
+    return replace(table, columns={**table.columns, "lr": column}, facts=facts)
+
+
+llm_c = Importer(name="llm-c", description="llm.c: main.log", sniff=_sniff, read=_read)
