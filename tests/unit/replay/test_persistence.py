@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
-from forensics.replay.persistence import persistence
+from forensics.replay.persistence import _guard, persistence
 from forensics.replay.step_forensics import audit_step
 from tests.unit.replay.faulty import before_step
 
@@ -104,13 +104,32 @@ def test_a_schedule_that_ran_ahead_stays_ahead(healthy) -> None:
     assert persistence(session, before, origin=seam) is TRANSIENT
 
 
-def test_the_update_of_a_bad_step_is_withheld(healthy) -> None:
+def test_the_update_of_a_bad_step_is_withheld(tmp_path: Path) -> None:
+    with before_step(tmp_path, "sqrt-at-zero", 5, steps=8) as (session, before):
+        session.restore(before)
+        kept = [value.detach().clone() for value in session.model.parameters()]
+        assert any(name.startswith("param:") for name in session.run_step().bad)
+        persistence(session, before, further=1)
+        moved = list(session.model.parameters())
+    assert all(bool(value.isfinite().all()) for value in moved)
+    assert any(not torch.equal(a, b) for a, b in zip(kept, moved, strict=True))  # by step 6
+
+
+def test_an_optimizer_with_a_bad_gradient_does_not_step_under_the_guard(healthy) -> None:
     session, before = healthy
     session.restore(before)
-    kept = {name: value.clone() for name, value in session.model.state_dict().items()}
-    persistence(session, before, is_bad=lambda step: True, further=1)
-    for name, value in session.model.state_dict().items():
-        assert torch.equal(value, kept[name]), name
+    optimizer = session.training.optimizers[0]
+    own = vars(optimizer).get("step")
+    weight = next(session.model.parameters())
+    kept = weight.detach().clone()
+    with _guard(session.training):
+        weight.grad = torch.full_like(weight, float("nan"))
+        optimizer.step()
+        assert torch.equal(weight, kept)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    assert not torch.equal(weight, kept)
+    assert vars(optimizer).get("step") is own
 
 
 def test_data_that_end_leave_the_question_open(healthy, monkeypatch) -> None:
