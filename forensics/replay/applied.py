@@ -235,7 +235,8 @@ def gradients_kept(facts: StepFacts) -> Origin | None:
     if facts.context.taken_before is False or not facts.taken:
         return None
     stepped = {facts.name_of(look.parameter) for c in facts.taken for look in c.entry.values()}
-    kept = {name: norm for name, norm in facts.trace.kept.items() if norm > 0 and name in stepped}
+    added = stepped & facts.trace.arrived.keys()  # a loop may ask for gradients without adding them
+    kept = {name: norm for name, norm in facts.trace.kept.items() if norm > 0 and name in added}
     if not kept or facts.context.step == 0:
         return None
     name = max(kept, key=lambda key: kept[key])

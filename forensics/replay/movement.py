@@ -80,7 +80,7 @@ def look_at(optimizer: Optimizer) -> dict[int, ParameterLook]:
         grad = parameter.grad
         if grad is None or not is_float(parameter):
             continue
-        values = grad.coalesce().values() if grad.is_sparse else grad
+        values = grad.detach().coalesce().values() if grad.is_sparse else grad
         looks[id(parameter)] = ParameterLook(
             parameter=parameter,
             values=_sample(parameter).clone(),

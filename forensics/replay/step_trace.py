@@ -152,6 +152,8 @@ class StepTracer:
     def result(self) -> StepTrace:
         """What the trace shows; call once the step is over."""
         first = _loss_damage(self.trace, self._loss)
+        if self._seen.damages:
+            first = first or _root_damage(self.trace)
         if not self._seen.damages:
             first = first or _guarded(self.trace, self._raised)
         left = _left_behind(self.trace, self.model, self.optimizers, self.extra, self._masks)
@@ -270,8 +272,8 @@ class _Gradients:
             self.arrival.append(name)
             with _disable_current_modes():
                 self.arrived[name] = _norm(parameter.grad)
-                if parameter.grad is not None and is_float(parameter.grad):
-                    self.damages += _damage(self.trace, "gradient", name, parameter.grad)
+                for gradient in float_tensors(parameter.grad):  # of a sparse one the values
+                    self.damages += _damage(self.trace, "gradient", name, gradient)
 
         return look
 
@@ -282,6 +284,7 @@ def _norm(gradient: Tensor | None) -> float:
         return 0.0
     values = gradient.detach()
     values = values.coalesce().values() if values.is_sparse else values
+    values = torch.view_as_real(values) if values.is_complex() else values
     wide = torch.float32 if values.device.type == "mps" else torch.float64
     return float(torch.linalg.vector_norm(values, dtype=wide))
 
@@ -303,6 +306,13 @@ def _loss_damage(trace: OpTrace, loss: Any) -> list[Damage]:
     value = as_number(loss)
     kind = "nan" if value != value else "inf" if value in (float("inf"), float("-inf")) else ""
     return [Damage(place="loss", name="", kind=kind, birth=trace.last_read)] if kind else []
+
+
+def _root_damage(trace: OpTrace) -> list[Damage]:
+    """What backward was called on, where the step returns something else or another loss."""
+    found = (d for root in trace.roots for d in _damage(trace, "loss", "", root))
+    damage = next((d for d in found if d.birth is not None), None)
+    return [] if damage is None else [damage]
 
 
 def _guarded(trace: OpTrace, raised: Raised | None) -> list[Damage]:

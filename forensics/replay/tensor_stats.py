@@ -85,13 +85,20 @@ def is_float(value: Any) -> bool:
 
 
 def float_tensors(tree: Any) -> Iterator[Tensor]:
-    """The floating tensors in nested lists, tuples and dicts, in order."""
+    """The floating tensors in nested lists, tuples and dicts, in order; of sparse ones the values."""
     if is_float(tree):
         yield tree
+    elif _is_sparse_float(tree):
+        yield tree.detach()._values()
     elif isinstance(tree, dict):
         yield from _each(tree.values())
     elif isinstance(tree, list | tuple):
         yield from _each(tree)
+
+
+def _is_sparse_float(value: Any) -> bool:
+    sparse = isinstance(value, Tensor) and value.layout is torch.sparse_coo
+    return sparse and value.is_floating_point() and value.device.type != "meta" and value._nnz() > 0
 
 
 def _each(trees: Iterable[Any]) -> Iterator[Tensor]:

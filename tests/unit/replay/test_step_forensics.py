@@ -239,6 +239,77 @@ def test_a_tied_weight_is_named_by_both_names():
     assert "a.weight is tied to b.weight" in origin.summary
 
 
+def test_a_sparse_gradient_leads_to_its_origin():
+    model = nn.Sequential(nn.Embedding(6, 3, sparse=True))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        loss = (model(torch.tensor([1, 1, 4])) * 0).sqrt().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    origin = looked_into(training_of(model, [optimizer]), run).origin
+    assert (origin.autograd_node, origin.parameter) == ("SqrtBackward0", "0.weight")
+
+
+def test_complex_parameters_and_gradients_of_gradients_are_sound():
+    model = nn.ParameterList([nn.Parameter(torch.ones(4, dtype=torch.cfloat))])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        loss = (model[0] * 2).abs().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert looked_into(training_of(model, [optimizer]), run).origin is None
+    critic = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(critic.parameters())
+
+    def penalise() -> Tensor:
+        optimizer.zero_grad()
+        points = torch.ones(2, 3, requires_grad=True)
+        (slope,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
+        loss = (slope.norm(dim=1) - 1).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    assert looked_into(training_of(critic, [optimizer]), penalise, after=1).origin is None
+
+
+def test_a_loop_that_assigns_its_gradients_is_sound():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run() -> float:
+        loss = model(torch.ones(2, 3)).pow(2).mean()
+        grads = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, gradient in zip(model.parameters(), grads, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        return loss.item()
+
+    assert looked_into(training_of(model, [optimizer]), run, after=2).origin is None
+
+
+@pytest.mark.parametrize("returned", [None, {"loss": 1.0}])
+def test_what_backward_is_called_on_counts_where_the_step_returns_something_else(returned):
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def run() -> object:
+        (model(torch.ones(2, 3)) * 0).log().mean().backward()
+        return returned
+
+    found = looked_into(training_of(model, [optimizer]), run)
+    assert (found.origin.operator, found.origin.phase) == ("aten.log", "loss")
+    assert found.trace.damages[0].place == "loss"
+
+
 # -- optimizers ------------------------------------------------------------------------------
 
 
