@@ -91,17 +91,14 @@ def outside_origin(
         bad_step: the first bad row of the record.
         row: that row.
     """
-    until = f"up to step {gone.step - 1:,} " if gone.step else ""
+    kind = _kind_of(row)
+    until = f" up to step {gone.step - 1:,}" if gone.step else ""
+    sound = f" and sound at step {bad_step:,}, where the record is not"
     summary = (
-        f"A replay is the record bit for bit {until}and sound at step {bad_step:,}, where the "
-        f"record is not: from step {gone.step:,} on it was made of other values. Hardware, data or "
-        "code that the recording does not know changed them."
+        f"A replay is the record bit for bit{until}{'' if kind is FaultKind.APPLIED else sound}: "
+        f"from step {gone.step:,} on it was made of other values. Hardware, data or code that the "
+        "recording does not know changed them."
     )
-    values = [row.get(name) for name in ("loss", "grad_l2_pre_clip")]
-    nan = any(isinstance(value, float) and math.isnan(value) for value in values)
-    kind = FaultKind.NAN if nan else FaultKind.INF
-    if row.get("norm_overflow"):
-        kind = FaultKind.NORM_OVERFLOW
     if hit is None:
         return Origin(kind=kind, phase="outside", operator="outside", summary=summary)
     owner = hit.owner or hit.name
@@ -116,6 +113,17 @@ def outside_origin(
         element=element,
         summary=f"{_told_of(hit, element, gone)} {summary}",
     )
+
+
+def _kind_of(row: Mapping[str, Any]) -> FaultKind:
+    """How a recorded row is bad; ``applied`` where every number in it is finite."""
+    values = [row.get(name) for name in ("loss", "grad_l2_pre_clip", "lr", "scaler_scale")]
+    numbers = [value for value in values if isinstance(value, float)]
+    if row.get("norm_overflow"):
+        return FaultKind.NORM_OVERFLOW
+    if any(map(math.isnan, numbers)):
+        return FaultKind.NAN
+    return FaultKind.INF if any(map(math.isinf, numbers)) else FaultKind.APPLIED
 
 
 def _told_of(hit: Hit, element: str, gone: Departure) -> str:

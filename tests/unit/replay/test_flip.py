@@ -1,15 +1,18 @@
 """A flipped bit is found from the digest or the next saved state, and proven by flipping it."""
 
+import math
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 
+from forensics.diagnose.bisection_result import Departure, FaultKind
 from forensics.record.extra_columns import digest_of_sums, param_digest, param_sums
 from forensics.record.recipe_lookup import find_recipe, split_reference
 from forensics.record.reference_loop import RecordOptions, record_run
-from forensics.replay.flip import find_hit
+from forensics.replay.bisection_answer import outside_origin
+from forensics.replay.flip import Hit, find_hit
 from forensics.replay.flip_proof import Flip, flips_to, prove_flip
 from forensics.replay.session import open_session
 from forensics.runlog.run import load_run
@@ -104,3 +107,31 @@ def test_a_flipped_moment_is_dated_before_the_row_that_departs(tmp_path):
 def test_a_sound_row_is_explained_by_no_bit(tmp_path):
     with recorded("control-loss-spike", tmp_path / "run") as session:
         assert prove_flip(session, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"loss": math.nan, "norm_overflow": False}, FaultKind.NAN),
+        ({"loss": math.inf}, FaultKind.INF),
+        ({"loss": 1.0, "grad_l2_pre_clip": 1e20, "norm_overflow": True}, FaultKind.NORM_OVERFLOW),
+        ({"loss": 1.0, "grad_l2_pre_clip": 2.0}, FaultKind.APPLIED),
+    ],
+)
+def test_what_is_told_of_a_changed_value(row, kind):
+    gone = Departure(step=14, column="param_digest", recorded="a", replayed="b")
+    hit = Hit(
+        name="body.weight.exp_avg_sq",
+        index=(2, 5),
+        recorded=2e33,
+        replayed=6e-6,
+        state=13,
+        one_bit=True,
+        owner="body.weight",
+        bit=30,
+    )
+    origin = outside_origin(hit, gone, 14, row)
+    assert (origin.kind, origin.module, origin.parameters) == (kind, "body", ("body.weight",))
+    assert origin.parameter + origin.element == "body.weight.exp_avg_sq[2, 5]"
+    assert "before step 13" in origin.summary
+    assert ("where the record is not" in origin.summary) is (kind is not FaultKind.APPLIED)
