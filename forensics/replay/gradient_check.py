@@ -9,7 +9,7 @@ differ were wrong. Nothing else is suspected, so noise of the hardware raises no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ from forensics.diagnose.bisection_result import ChainLink, FaultKind, Origin
 from forensics.replay.call_site import Parts, Phase
 from forensics.replay.judgement import facts_of
 from forensics.replay.movement import SAMPLED
+from forensics.replay.random_draws import RandomDraws
 from forensics.replay.recomputation import Recomputation
 from forensics.replay.saved_tensors import EditedTensor, SavedTensors
 
@@ -39,21 +40,32 @@ class GradientWatch:
             elements, flat float64. Later micro-batches may draw other random numbers.
         saved: the tensors saved for backward.
         recomputation: the checkpointed regions.
+        draws: random numbers of forward and backward, for recomputations that are not torch's.
     """
 
     saved: SavedTensors
     recomputation: Recomputation
+    draws: RandomDraws
     first: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: nn.Module, parts: Parts, *, sound: bool = False) -> GradientWatch:
         """A watch; with ``sound``, backward gets what forward made."""
-        return cls(SavedTensors(model, repair=sound), Recomputation(parts, plain=sound))
+        return cls(
+            SavedTensors(model, repair=sound),
+            Recomputation(parts, plain=sound),
+            RandomDraws(parts, repeat=sound),
+        )
 
     @property
     def suspicious(self) -> bool:
         """Is there anything that could make finite gradients wrong?"""
-        return bool(self.saved.edited or self.recomputation.regions)
+        return bool(self.saved.edited or self.recomputed)
+
+    @property
+    def recomputed(self) -> list[tuple[str, str]]:
+        """Module and line of what may have recomputed something else than forward computed."""
+        return self.recomputation.regions or self.draws.others
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -65,7 +77,7 @@ class GradientWatch:
         }
         handles = [node.register_prehook(self._note(name)) for name, node in nodes.items()]
         try:
-            with self.saved.watching(), self.recomputation.watching():
+            with self.saved.watching(), self.recomputation.watching(), self.draws:
                 yield
         finally:
             for handle in handles:
@@ -122,7 +134,7 @@ def gradient_origin(
     name = _nearest(errors, sizes)
     if actual.saved.edited:
         return _edited(actual.saved.edited[0], errors, name)
-    return _recomputed(actual.recomputation, errors, name)
+    return _recomputed(actual.recomputed, errors, name)
 
 
 def _edited(edited: EditedTensor, errors: Mapping[str, float], name: str) -> Origin:
@@ -146,9 +158,11 @@ def _edited(edited: EditedTensor, errors: Mapping[str, float], name: str) -> Ori
     )
 
 
-def _recomputed(watch: Recomputation, errors: Mapping[str, float], name: str) -> Origin:
-    inside = [region for region in watch.regions if f"{name}.".startswith(f"{region[0]}.")]
-    module, line = max(inside or watch.regions[-1:], key=lambda region: len(region[0]))
+def _recomputed(
+    regions: Sequence[tuple[str, str]], errors: Mapping[str, float], name: str
+) -> Origin:
+    inside = [region for region in regions if f"{name}.".startswith(f"{region[0]}.")]
+    module, line = max(inside or regions[-1:], key=lambda region: len(region[0]))
     return Origin(
         kind=FaultKind.APPLIED,
         phase=str(Phase.BACKWARD),
@@ -159,7 +173,7 @@ def _recomputed(watch: Recomputation, errors: Mapping[str, float], name: str) ->
         source_line=line,
         chain=_chain("recompute", module, name),
         summary=(
-            f"the activation checkpoint of {module or 'the model'} recomputes something else than "
+            f"the activation checkpoint in {module or 'the model'} recomputes something else than "
             f"forward computed (preserve_rng_state=False under dropout?): the gradient of {name} "
             f"is off by {errors[name]:.0%}, {len(errors)} of them are wrong."
         ),

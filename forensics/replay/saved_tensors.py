@@ -71,14 +71,14 @@ class SavedTensors:
             alias = tensor.detach()
             if not _is_plain(alias) or storage_key(alias) in self._buffers:
                 return _Packed(alias, None, None)
-            return _Packed(alias, _fingerprint(alias), alias.clone() if self._repair else None)
+            return _Packed(alias, fingerprint(alias), alias.clone() if self._repair else None)
 
     def _unpack(self, packed: _Packed) -> Tensor:
         if packed.copy is not None:
             return packed.copy
         if packed.fingerprint is not None:
             with _disable_current_modes(), torch.no_grad():
-                if _fingerprint(packed.alias) != packed.fingerprint:
+                if fingerprint(packed.alias) != packed.fingerprint:
                     self._note(packed.alias)
         return packed.alias
 
@@ -107,7 +107,7 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _fingerprint(tensor: Tensor) -> tuple[float, int]:
+def fingerprint(tensor: Tensor) -> tuple[float, int]:
     """Two sums over all elements: equal for equal contents, and all but never for others.
 
     The hash alone is blind to pairs of equal elements, the sum to edits that cancel out.

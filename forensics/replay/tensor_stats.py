@@ -85,7 +85,7 @@ def is_float(value: Any) -> bool:
 
 
 def float_tensors(tree: Any) -> Iterator[Tensor]:
-    """The floating tensors in nested lists, tuples and dicts, in order; of sparse ones the values."""
+    """The floating tensors in nested lists, tuples and dicts, in order; of sparse ones values."""
     if is_float(tree):
         yield tree
     elif _is_sparse_float(tree):

@@ -78,6 +78,57 @@ def test_a_recomputation_that_keeps_the_random_state_is_sound(reentrant):
     assert origin is None
 
 
+class OwnCheckpoint(torch.autograd.Function):
+    """A checkpoint as libraries write them; it restores the random state, or forgets to."""
+
+    @staticmethod
+    def forward(ctx, function, restores, x):
+        ctx.function, ctx.state = function, torch.get_rng_state() if restores else None
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        now = torch.get_rng_state()
+        if ctx.state is not None:
+            torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            out = ctx.function(x)
+        torch.set_rng_state(now)
+        torch.autograd.backward(out, gradient)
+        return None, None, x.grad
+
+
+class RecomputedElsewhere(nn.Module):
+    def __init__(self, restores: bool) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5))
+        self.last, self.restores = nn.Linear(16, 1), restores
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(OwnCheckpoint.apply(self.block, self.restores, x))
+
+
+def test_a_recomputation_that_is_not_torch_s_is_known_by_its_draws():
+    inputs = torch.randn(8, 4).requires_grad_()
+    origin, _ = check(RecomputedElsewhere(restores=False), inputs)
+    assert (origin.operator, origin.parameter) == ("recompute", "block.0.weight")
+    assert origin.parameters[0].startswith("block.0")
+    origin, watch = check(RecomputedElsewhere(restores=True), inputs)
+    assert watch.draws.others == []
+    assert origin is None
+
+
+def test_noise_that_backward_adds_on_purpose_is_no_recomputation():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    model[0].weight.register_hook(lambda g: g + torch.randn_like(g))
+    origin, watch = check(model, torch.randn(8, 4))
+    assert not watch.suspicious
+    assert origin is None
+
+
 class Edited(nn.Module):
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
