@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Write the smallest thing that reproduces it here.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace the capsule that is there.")
 @output_options
 @click.option(
     "--fail-on",

@@ -20,6 +20,7 @@ from forensics.errors import InputError, NotReplayableError, UsageError
 from forensics.replay.bad import NONFINITE, parse_bad
 from forensics.replay.bisect_options import Options, Progress
 from forensics.replay.bisection import State
+from forensics.replay.capsule.folder import check_folder
 from forensics.replay.health_bisection import bisect_health
 from forensics.replay.inquiry import Inquiry
 from forensics.runlog.atomic import atomic_write
@@ -39,6 +40,7 @@ def bisect_run(
     tolerance: float | None = None,
     device: str | None = None,
     capsule: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> BisectionResult:
     """Bisect a run to its first bad step, and prove what is found by replay.
@@ -59,6 +61,7 @@ def bisect_run(
             the same bits where that can be expected, else 1e-3.
         device: replay on this device; default: the recorded kind where this machine has it.
         capsule: folder for the smallest thing that reproduces the bad step; None makes none.
+        overwrite: replace the capsule that lies in that folder.
         progress: told what is under way.
 
     Returns:
@@ -68,6 +71,7 @@ def bisect_run(
     Raises:
         UsageError: a condition or range that makes no sense.
         InputError: the path or the recipe cannot be read.
+        OutputError: the capsule's folder holds something else; nothing was replayed.
     """
     if from_step is not None and until_step is not None and until_step < from_step:
         raise UsageError("ends before it begins", where=f"--from {from_step} --until {until_step}")
@@ -82,7 +86,10 @@ def bisect_run(
         device=device,
         capsule=None if capsule is None else Path(capsule),
         progress=progress or (lambda *_: None),
+        overwrite=overwrite,
     )
+    if options.capsule is not None:
+        check_folder(options.capsule, overwrite=overwrite)
     source = Path(path)
     run = _run_of(source)
     if run is None:
@@ -92,7 +99,16 @@ def bisect_run(
         result = inquiry.result()
     except NotReplayableError as error:
         result = _without_replay(run, inquiry, error)
-    return _kept(run, result)
+    return _kept(run, _told_of_capsule(result, options))
+
+
+def _told_of_capsule(result: BisectionResult, options: Options) -> BisectionResult:
+    """Where a capsule was wanted and there is nothing to keep, the answer says so."""
+    told = any(note.startswith("no capsule") for note in result.notes)
+    if options.capsule is None or result.capsule or told:
+        return result
+    why = "no replay reproduces the fault" if result.reproduces is False else "nothing to keep"
+    return replace(result, notes=(*result.notes, f"no capsule: {why}"))
 
 
 def _run_of(path: Path) -> Run | None:

@@ -27,6 +27,7 @@ class Options:
     device: str | None
     capsule: Path | None
     progress: Progress
+    overwrite: bool = False
 
     def as_command(self) -> str:
         """Those options that a further command on the same run needs again, each after a space."""

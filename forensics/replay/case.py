@@ -189,7 +189,9 @@ class Case:
     def _keep(self, session: Session, before: MemoryState, directory: Path) -> None:
         """Write the capsule; where that fails, the answer says why and goes on."""
         try:
-            made = write_capsule(directory, session, before, self.answer())
+            made = write_capsule(
+                directory, session, before, self.answer(), overwrite=self.options.overwrite
+            )
         except ForensicsError as error:
             self.notes.append(f"no capsule: {error.line()}")
             return

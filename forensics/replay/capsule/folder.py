@@ -27,7 +27,7 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        _refuse(target, overwrite)
+        check_folder(target, overwrite=overwrite)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         yield temporary
@@ -39,16 +39,22 @@ def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _refuse(target: Path, overwrite: bool) -> None:
-    """Nothing but a capsule is ever replaced."""
+def check_folder(target: Path, *, overwrite: bool) -> None:
+    """Nothing but a capsule is ever replaced, and that only where it is wanted.
+
+    Raises:
+        OutputError: the target is no folder, or holds something.
+    """
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
         raise OutputError("is no folder", where=target, hint="choose another --capsule")
-    if not any(target.iterdir()):
-        return
     try:
+        if not any(target.iterdir()):
+            return
         read_facts(target)
+    except OSError as error:
+        raise OutputError(error.strerror or str(error), where=target) from error
     except InputError:
         raise OutputError(
             "holds other files", where=target, hint="choose a new or empty folder"

@@ -90,3 +90,13 @@ def test_the_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> N
     with suppress(SystemExit):
         main(["capsule", "--help"])
     assert "forensics capsule run" in capsys.readouterr().out
+
+
+def test_bisect_refuses_a_folder_in_use_before_it_replays(
+    capsule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for folder, told in ((capsule, "--overwrite replaces it"), (tmp_path, "holds other files")):
+        arguments = ["bisect", str(tmp_path / "no-such-run"), "--capsule", str(folder)]
+        assert main(arguments) == 2
+        assert told in capsys.readouterr().err
