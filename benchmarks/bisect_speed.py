@@ -7,8 +7,9 @@ A run is recorded that goes bad for one step at 5,400 of 10,000, with a checkpoi
 - *whole*: all of ``bisect_run`` without what-ifs, from the first replayed step on (start-up and
   loading come before), over the same;
 - *traced*: one step under the operator trace and what goes with it, over one plain step;
-- *memory*: the most that the process grew over its size after the imports, over the size of the
-  training's state (parameters, buffers, optimizer), in a process of its own and on a larger model.
+- *memory*: the most that the process grew over its size after the imports, in a process of its own
+  and on a larger model: over what a checkpoint holds of it (parameters and Adam's moments), and
+  over what training it holds (the gradients, too).
 
 Ratios are of the processor's time, medians of pairs that run in turn.
 
@@ -194,7 +195,11 @@ def peak_memory(run: Path, width: int) -> None:
     config = configured(40, 30, width)
     model = SpeedRecipe(config).build(config).model
     state = 3 * sum(p.numel() * p.element_size() for p in model.parameters())
-    print(f"state {state / 1e6:.0f} MB, peak {(peak - began) / state:.2f} x the state")
+    grown = peak - began
+    print(
+        f"checkpoint {state / 1e6:.0f} MB; peak {grown / state:.2f} x that, "
+        f"{grown / (state * 4 / 3):.2f} x parameters, gradients and moments"
+    )
 
 
 def _rss() -> int:

@@ -10,6 +10,7 @@ from forensics.render.bisection_phrases import (
     details,
     headline,
     names,
+    note,
     outcome,
     replay,
     states,
@@ -68,7 +69,7 @@ def _health(safe: BisectionResult) -> list[str]:
 
 
 def _what_if(safe: BisectionResult) -> list[str]:
-    rows = [(t.change, outcome(t, safe.first_bad_step), t.note) for t in safe.what_if]
+    rows = [(t.change, outcome(t, safe.first_bad_step), note(t)) for t in safe.what_if]
     return ["### What if", _table(("change", "outcome", ""), rows)] if rows else []
 
 

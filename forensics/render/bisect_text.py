@@ -9,6 +9,7 @@ from forensics.render.bisection_phrases import (
     details,
     headline,
     names,
+    note,
     outcome,
     replay,
     states,
@@ -67,7 +68,7 @@ def _header(page: Page, result: BisectionResult) -> None:
 def _located(page: Page, result: BisectionResult) -> None:
     """The answer, then the lines that prove it."""
     if result.first_bad_step is not None:
-        page.paragraph(f"FIRST BAD STEP  {headline(result)}", hang=16, code=_RED)
+        _headline(page, f"FIRST BAD STEP  {headline(result)}")
     elif result.origin is None:
         _first_bad_state(page, result)
     for label, text in details(result):
@@ -78,6 +79,15 @@ def _located(page: Page, result: BisectionResult) -> None:
         _line(page, "missing", "; ".join(result.missing))
     if result.first_bad_step is None:
         _bad_states(page, result)
+
+
+def _headline(page: Page, text: str) -> None:
+    """On one line where it fits; a hanging paragraph gives its first line no more than the rest."""
+    safe = page.safe(text)
+    if display_width(safe) <= page.width:
+        page.raw(page.paint(safe, _RED))
+    else:
+        page.paragraph(text, hang=16, code=_RED)
 
 
 def _first_bad_state(page: Page, result: BisectionResult) -> None:
@@ -112,8 +122,8 @@ def _what_if(page: Page, result: BisectionResult) -> None:
     rest = page.width - MARGIN - change - 2
     for number, trial in enumerate(result.what_if):
         told = outcome(trial, result.first_bad_step)
-        note = f"   → {trial.note}" if trial.note else ""
-        cells = [Cell(trial.change, change), Cell(told + note, rest)]
+        follows = f"   → {note(trial)}" if trial.note else ""
+        cells = [Cell(trial.change, change), Cell(told + follows, rest)]
         page.row(cells, label="" if number else "WHAT IF")
 
 

@@ -245,7 +245,7 @@ def _cell(value: float | str | None) -> str:
 def outcome(trial: WhatIf, bad_step: int | None) -> str:
     """What a change came to: ``finite, and for the next 50 steps``, ``bad at 8,391``."""
     if trial.finite is None:
-        return "not tried"
+        return "cannot be tried"
     here = trial.from_step == bad_step
     start = "" if here else f", from step {trial.from_step:,} on"
     further = trial.until_step - trial.from_step
@@ -256,6 +256,11 @@ def outcome(trial: WhatIf, bad_step: int | None) -> str:
     if trial.first_bad_step is None or trial.first_bad_step == bad_step:
         return f"still bad{start}"
     return f"bad at {trial.first_bad_step:,}{start}"
+
+
+def note(trial: WhatIf) -> str:
+    """What follows from a trial, or why it cannot be made."""
+    return trial.note.removeprefix("cannot be tried: ")
 
 
 def capsule(result: BisectionResult) -> str:

@@ -78,7 +78,7 @@ def test_ascii_pages_hold_ascii_alone() -> None:
             WhatIf(change="", from_step=4, until_step=7, finite=False, first_bad_step=7),
             "bad at 7, from step 4 on",
         ),
-        (WhatIf(change="", from_step=9, until_step=9, finite=None), "not tried"),
+        (WhatIf(change="", from_step=9, until_step=9, finite=None), "cannot be tried"),
     ],
 )
 def test_the_outcome_of_a_change(trial: WhatIf, said: str) -> None:
