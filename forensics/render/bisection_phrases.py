@@ -99,8 +99,8 @@ def _located(origin: Origin, growth: Growth | None) -> list[tuple[str, str]]:
         *_inputs(origin),
         ("output", facts(origin.output) if origin.output is not None else ""),
     ]
-    if origin.traceback:
-        lines.append(("called", " → ".join(origin.traceback[-MOST_NAMES:])))
+    calls = [call for call in dict.fromkeys(origin.traceback) if call != origin.source_line]
+    lines.append(("called", " → ".join(calls[-MOST_NAMES:])))
     return lines
 
 

@@ -63,10 +63,11 @@ class Case:
         fields = {"checkpoints": self.states.verdicts, **self.found}
         return answer_of(self.run, self.options, self.suspicion, fields, self.notes)
 
-    def looked_at(self) -> str:
-        """What was looked at, where nothing is bad."""
+    def looked_at(self, *, sound: bool = True) -> str:
+        """What was looked at, where nothing is bad; ``sound``: the steps that were, too."""
+        steps = self.sound if sound else ()
         text = self.options.predicate.text
-        return looked_at(self.suspicion, self.states, self.sound, condition=text)
+        return looked_at(self.suspicion, self.states, steps, condition=text)
 
     def last_step(self, session: Session) -> int:
         """The last step that may be looked at."""

@@ -42,7 +42,7 @@ def _worth_a_look(case: Case, session: Session) -> list[int]:
 def _silently_located(case: Case, session: Session, fault: SilentFault) -> None:
     case.found.update(
         status=BisectStatus.LOCATED,
-        reason=f"{case.looked_at()}; what was applied was checked",
+        reason=f"{case.looked_at(sound=False)}; what single steps applied was checked",
         first_bad_step=fault.step,
         root_step=fault.step,
         origin=fault.origin,
@@ -76,7 +76,7 @@ def _swept(case: Case, session: Session, passage: Passage) -> None:
         return
     case.found.update(
         status=BisectStatus.LOCATED,
-        reason=f"{case.looked_at()}; the replay is not the record",
+        reason=f"{case.looked_at(sound=False)}; the replay is not the record",
         first_bad_step=hit.state,  # it computed with the changed value, and the next row shows it
         root_step=hit.state,
         reproduces=False,
