@@ -71,7 +71,8 @@ def _put(training: Training, recipe: Recipe, beyond: Mapping[str, Any]) -> None:
     for name, value in beyond["gradients"].items():
         parameters[name].grad = value.to(parameters[name].device)
     for name, value in beyond["recipe"].items():
-        if name not in ("config", "step") and not name.startswith("__"):
+        own = not callable(getattr(type(recipe), name, None)) and not name.startswith("__")
+        if own and name != "config":
             setattr(recipe, name, value)
     for name, value in beyond["extra"].items():
         _refill(training.extra.get(name), value)
