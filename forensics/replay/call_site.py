@@ -46,6 +46,7 @@ class CallSite:
         in_module: is the call inside any module's forward?
         source_line: ``file.py:12  code`` of the innermost line that is the user's own.
         known: does the stack tell the phase?
+        stack: file and line of the innermost frames that are the user's own, innermost first.
     """
 
     phase: Phase
@@ -53,6 +54,12 @@ class CallSite:
     in_module: bool
     source_line: str
     known: bool = True
+    stack: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def traceback(self) -> tuple[str, ...]:
+        """The user's lines that led there, innermost last."""
+        return tuple(describe_line(path, line) for path, line in reversed(self.stack))
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,9 @@ _MACHINERY = (
 _STANDARD = Path(linecache.__file__).resolve().parent.as_posix() + "/"
 _RECIPES = tuple(f"{_HOME}record/{part}" for part in ("faults/", "models.py", "healthy.py"))
 """Ours too, but they stand for a user's own code."""
+_TRACER = f"{_HOME}replay/step_trace.py"
+_FRAMES = 6
+"""Frames of the user's that are told."""
 _ENGINE = "_engine_run_backward"
 """The function of torch that runs backward: what is above it on the stack is another matter."""
 
@@ -129,26 +139,29 @@ def site_of(
     """The call site that a stack describes, innermost frame first."""
     phase: Phase | None = None
     module: str | None = None
-    source = ""
+    stack: list[tuple[str, int]] = []
     beyond = False
     for frame, line in frames:
         path = PurePath(frame.f_code.co_filename).as_posix()
+        if path == _TRACER:
+            break  # whoever called for the trace is no part of the training
         beyond = beyond or (in_backward and frame.f_code.co_name == _ENGINE)
         owner = _owner(frame)
         part = _phase_of(path, frame.f_code.co_name)
-        if part is Phase.OPTIMIZER and source:
+        if part is Phase.OPTIMIZER and stack:
             part = None  # what torch's optimizers call of the user's is a closure: the forward
         elif part is None:
             part = parts.phases.get(id(owner))
         phase = phase or part
         if module is None and not beyond and isinstance(owner, nn.Module):
             module = parts.modules.get(id(owner))
-        if not source and is_users(path):
-            source = describe_line(path, line)
+        if len(stack) < _FRAMES and is_users(path):
+            stack.append((path, line))
     known = phase is not None or module is not None
     if phase is None:
         phase = Phase.LOSS if module is None else Phase.FORWARD
-    return CallSite(phase, module or "", module is not None, source, known)
+    source = describe_line(*stack[0]) if stack else ""
+    return CallSite(phase, module or "", module is not None, source, known, tuple(stack))
 
 
 def _phase_of(path: str, function: str) -> Phase | None:

@@ -60,6 +60,7 @@ def birth_origin(trace: StepTrace, index: int) -> Origin:
         output=None if birth.output is None else facts_of(birth.output, _leaf_name(birth)),
         chain=chain_of(trace, index),
         summary=f"{explain(birth)}{_also_named(trace, parameter)}.",
+        traceback=birth.traceback if len(birth.traceback) > 1 else (),
     )
 
 

@@ -58,6 +58,7 @@ class Birth:
             input the first module whose result it spoils.
         autograd_node: the node of backward that ran it, or empty.
         source_line: the user's line; for a backward node the line of its forward.
+        traceback: the user's lines that led to it, or to the forward of its node; innermost last.
         inputs: statistics of the floating inputs.
         output: statistics of the first bad output; of a leaf its own.
         parent: the index of the Inf that this NaN was made of, or None.
@@ -74,6 +75,7 @@ class Birth:
     module: str = ""
     autograd_node: str = ""
     source_line: str = ""
+    traceback: tuple[str, ...] = ()
     inputs: tuple[TensorStats, ...] = ()
     output: TensorStats | None = None
     parent: int | None = None
@@ -285,6 +287,7 @@ class OpTrace:
             phase=site.phase if site.known else self._phase_by_data(call, lane, site.phase),
             module=site.module,
             source_line=site.source_line,
+            traceback=site.traceback,
             inputs=judged.stats(),
             output=stats_of(judged.result),
             parameter=parameter,
@@ -316,6 +319,7 @@ def _in_backward(birth: Birth, node: Any, site: CallSite) -> Birth:
         module=at.module,
         autograd_node=node_name(node),
         source_line=at.source_line,
+        traceback=at.traceback,
     )
 
 

@@ -231,6 +231,21 @@ def test_a_custom_function_is_named_by_its_backward_and_the_line_that_called_it(
     assert (origin.parameter, origin.element) == ("0.scale", "[1]")
 
 
+def test_the_calls_that_led_to_a_failing_node_s_forward_are_told_innermost_last():
+    class Distance(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * 0).pow(2).sum(-1).sqrt()
+
+    model = nn.Sequential(nn.Linear(3, 2), Distance())
+    loop = Loop(model, torch.optim.SGD(model.parameters(), 0.1), torch.ones(2, 3))
+    origin = loop.examine().origin
+    assert origin.autograd_node == "SqrtBackward0"
+    assert origin.source_line == origin.traceback[-1]
+    assert "sum(-1).sqrt()" in origin.traceback[-1]
+    assert origin.traceback[-2].startswith("small_loops.py:")
+    assert not any("step_trace" in line or "conftest" in line for line in origin.traceback)
+
+
 def test_a_tied_weight_is_named_by_both_names():
     model = nn.ModuleDict({"a": nn.Linear(3, 3, bias=False), "b": nn.Linear(3, 3, bias=False)})
     model["b"].weight = model["a"].weight
