@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -217,7 +218,16 @@ def _piece(name: str, cells: Sequence[Cell]) -> Piece:
         column = text_column(["" if cell is None else str(cell) for cell in cells])
         return Piece(column.values, None, column.categories)
     dtype = _DTYPES[kind]
+    if kind is not Kind.FLOAT:
+        cells = [_whole(cell) for cell in cells]
     present = np.array([cell is not None for cell in cells], dtype=bool)
     filler: Any = np.nan if kind is Kind.FLOAT else 0
     values = np.array([filler if cell is None else cell for cell in cells], dtype=dtype)
     return Piece(values, None if present.all() else present)
+
+
+def _whole(cell: Cell) -> int | bool | None:
+    """A cell of a column of counts or flags; what is no whole number of 64 bits is absent."""
+    if cell is None or isinstance(cell, str):
+        return None
+    return int(cell) if math.isfinite(cell) and abs(cell) < 2**63 else None

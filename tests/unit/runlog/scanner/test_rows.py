@@ -119,3 +119,12 @@ def test_nothing_to_judge_by_is_an_error_that_names_the_file() -> None:
     rows.add(1, {"epoch": 1.0})
     with pytest.raises(InputError, match="has no record"):
         table(rows)
+
+
+def test_a_count_that_is_none_is_absent() -> None:
+    rows = Rows(RepairLog())
+    for step, skips in enumerate((2.0, float("nan"), float("inf"), 1e30, 0.0)):
+        rows.add(step, {"loss": 1.0, "skipped_steps": skips})
+    steps = table(rows)
+    assert steps["skipped_steps"].tolist() == [2, 0, 0, 0, 0]
+    assert steps.present("skipped_steps").tolist() == [True, False, False, False, True]
