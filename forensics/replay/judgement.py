@@ -95,6 +95,50 @@ def norm_origin(facts: StepFacts) -> Origin | None:
     )
 
 
+def applied_origin(
+    facts: StepFacts,
+    operator: str,
+    phase: Phase,
+    *,
+    summary: str,
+    node: str = "",
+    module: str = "",
+    parameter: str = "",
+    parameters: tuple[str, ...] = (),
+    source_line: str = "",
+    before: tuple[ChainLink | None, ...] = (),
+) -> Origin:
+    """An origin of what was applied: nothing is non-finite in it.
+
+    Args:
+        facts: of the step.
+        operator: what is wrong, such as ``clip``.
+        phase: where.
+        summary: one sentence, without its full stop.
+        node: the backward node that is to blame.
+        module: whose; empty for the root.
+        parameter: nearest the fault.
+        parameters: all that it touches; by default every one with a gradient.
+        source_line: the user's line.
+        before: links of the chain that come first.
+    """
+    names = parameters or tuple(dict.fromkeys(facts.trace.arrival))
+    links = [link for link in before if link is not None]
+    links.append(ChainLink(phase=str(phase), what=operator, name=parameter))
+    return Origin(
+        kind=FaultKind.APPLIED,
+        phase=str(phase),
+        operator=operator,
+        autograd_node=node,
+        module=module,
+        parameter=parameter,
+        parameters=names,
+        source_line=source_line,
+        chain=tuple(links),
+        summary=f"{summary}.",
+    )
+
+
 def raised_origin(raised: Raised) -> Origin:
     """The origin of a step that raised with nothing non-finite before."""
     where = f" in {raised.module}" if raised.module else ""

@@ -16,18 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forensics.replay.call_site import CallSite, Parts, Phase, call_site
 from forensics.replay.graph_parameters import nearest_parameter, parameter_names
+from forensics.replay.node_sites import marking_nodes, node_name, site_of_node
 from forensics.replay.operator_call import Lane, OperatorCall, storage_key
-from forensics.replay.tensor_stats import TensorStats, float_tensors, nonfinite_kind, stats_of
+from forensics.replay.tensor_stats import TensorStats, nonfinite_kind, stats_of
 from forensics.replay.underflow import Underflow, lost_to_rounding, underflow_of
 
-_SITE = "forensics_call_site"
-"""Key under which an autograd node remembers where its forward was called."""
 _CONSTANT = -1
 """Birth index of a deliberate infinity."""
 INPUT = "input"
@@ -181,19 +178,6 @@ class OpTrace:
         self._descent[storage_key(tensor)] = index
         self._alive.append(tensor.untyped_storage())
 
-    def tell_nodes(self, out: Any, *, depth: int) -> None:
-        """Tell the autograd nodes of a call's results where it came from.
-
-        Args:
-            out: what a function of torch, or a custom one, has just returned.
-            depth: frames between here and the call.
-        """
-        site: CallSite | None = None
-        for tensor in float_tensors(out):
-            if tensor.grad_fn is not None and _SITE not in _metadata(tensor.grad_fn):
-                site = site or call_site(self.parts, depth=depth)
-                _mark(tensor.grad_fn, site)
-
     # -- one operator ------------------------------------------------------------------------
 
     def observe(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -323,17 +307,6 @@ def _in_backward(birth: Birth, node: Any, site: CallSite) -> Birth:
     )
 
 
-def node_name(node: Any) -> str:
-    """``ExpBackward0``: the name of an autograd node without its namespace."""
-    return str(node.name()).rsplit("::", 1)[-1]
-
-
-def site_of_node(node: Any) -> CallSite | None:
-    """Where the forward of an autograd node was called, if that was under a trace."""
-    site: CallSite | None = _metadata(node).get(_SITE)
-    return site
-
-
 def _before(tensor: Tensor) -> _Before:
     """An argument before it is written: whether it is bad now, its numbers when asked for."""
     if tensor.numel() <= _COPIED:
@@ -346,26 +319,8 @@ def _before(tensor: Tensor) -> _Before:
 @contextmanager
 def tracing(trace: OpTrace) -> Iterator[OpTrace]:
     """Trace every operator, forward and backward, that runs inside the ``with`` block."""
-    with _custom_sites(trace), _Sites(trace), _Operators(trace):
+    with marking_nodes(trace.parts, trace.roots), _Operators(trace):
         yield trace
-
-
-@contextmanager
-def _custom_sites(trace: OpTrace) -> Iterator[None]:
-    """Tell the nodes of custom autograd functions, too: no mode sees ``Function.apply``."""
-    own = vars(Function)["apply"]
-
-    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        out = own.__get__(None, cls)(*args, **kwargs)
-        trace.tell_nodes(out, depth=3)
-        return out
-
-    patched: Any = Function
-    patched.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        patched.apply = own
 
 
 class _Operators(TorchDispatchMode):
@@ -378,38 +333,3 @@ class _Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         return self.trace.observe(func, args, kwargs or {})
-
-
-class _Sites(TorchFunctionMode):
-    """Above autograd: tells each new autograd node where its forward was called."""
-
-    def __init__(self, trace: OpTrace) -> None:
-        super().__init__()
-        self.trace = trace
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        del types
-        if func is Tensor.backward:
-            self.trace.roots.append(args[0].detach())
-        out = func(*args, **(kwargs or {}))
-        self.trace.tell_nodes(out, depth=3)
-        return out
-
-
-def _mark(node: Any, site: CallSite) -> None:
-    """Mark a node and the unmarked ones behind it: one function may make several nodes."""
-    todo = [node]
-    while todo:
-        here = todo.pop()
-        if here is None or _SITE in here.metadata:
-            continue
-        here.metadata[_SITE] = site
-        todo += [following for following, _ in here.next_functions]
-
-
-def _metadata(node: Any) -> dict[Any, Any]:
-    """The dict that belongs to an autograd node (the stubs take it for a method)."""
-    metadata: dict[Any, Any] = node.metadata
-    return metadata

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forensics.replay.call_site import Parts, call_site
-from forensics.replay.op_trace import site_of_node
+from forensics.replay.node_sites import site_of_node
 from forensics.replay.operator_call import operator_name
 from forensics.replay.saved_tensors import fingerprint
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from forensics.replay.op_trace import node_name, site_of_node
+from forensics.replay.node_sites import node_name, site_of_node
 from forensics.replay.operator_call import storage_key
 from forensics.replay.tensor_stats import TensorStats, stats_of
 

@@ -17,17 +17,14 @@ from torch import Tensor
 
 from forensics.diagnose.bisection_result import FaultKind, Origin
 from forensics.record.recipe import Training
-from forensics.replay.applied import (
-    BEFORE_NORM,
-    SKIP_CHECKS,
-    first_fault,
+from forensics.replay.applied import BEFORE_NORM, SKIP_CHECKS, first_fault
+from forensics.replay.applied_scaling import (
     hidden_skip,
-    rate_behind,
     scale_link,
     shared_scaler,
     step_past_the_scaler,
-    undivided,
 )
+from forensics.replay.applied_updates import rate_behind, undivided
 from forensics.replay.call_site import Parts, Phase
 from forensics.replay.changes import Changes
 from forensics.replay.gradient_check import GradientWatch, gradient_origin
