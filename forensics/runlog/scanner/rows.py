@@ -117,8 +117,12 @@ class Rows:
         for name, given in columns.items():
             values, present = given if isinstance(given, tuple) else (given, None)
             spec = spec_of(name)
-            dtype = _DTYPES[spec.kind if spec is not None else Kind.FLOAT]
-            pieces[name] = Piece(np.asarray(values, dtype=dtype), present)
+            kind = spec.kind if spec is not None else Kind.FLOAT
+            if kind is not Kind.FLOAT and values.dtype.kind == "f":
+                whole = np.isfinite(values) & (np.abs(values) < 2.0**63)
+                present = whole if present is None else present & whole
+                values = np.where(whole, values, 0)
+            pieces[name] = Piece(np.asarray(values, dtype=_DTYPES[kind]), present)
         if len(pieces["step"].values):
             self._builder.append(pieces)
 

@@ -128,3 +128,7 @@ def test_a_count_that_is_none_is_absent() -> None:
     steps = table(rows)
     assert steps["skipped_steps"].tolist() == [2, 0, 0, 0, 0]
     assert steps.present("skipped_steps").tolist() == [True, False, False, False, True]
+    many = Rows(RepairLog())
+    counted = np.array([2.0, np.nan, np.inf, 1e30, 0.0])
+    many.extend({"step": np.arange(5), "loss": np.ones(5), "skipped_steps": counted})
+    np.testing.assert_array_equal(table(many)["skipped_steps"], steps["skipped_steps"])
