@@ -83,7 +83,7 @@ def write_capsule(
 
     Args:
         directory: a new or empty folder; with ``overwrite`` also one that holds a capsule.
-        session: of the run; left somewhere after the bad step.
+        session: of the run; a state has to be restored before it is used again.
         before: the state just before the bad step.
         result: tells the origin and the guilty samples.
         overwrite: replace the capsule that is there.
@@ -107,7 +107,8 @@ def write_capsule(
 
 
 def _confirm(home: Path, session: Session) -> tuple[bool, str]:
-    """Replay what was written, before it gets its name."""
+    """Replay what was written, before it gets its name; it takes a training of its own."""
+    _make_room(session)
     source = _source_of(session)
     reference = f"{source}:{session.recipe.name}" if source else session.recipe.name
     try:
@@ -117,6 +118,14 @@ def _confirm(home: Path, session: Session) -> tuple[bool, str]:
     if verdict.confirmed:
         return True, ""
     return False, f"its own replay did otherwise: {'; '.join(verdict.differences)}"
+
+
+def _make_room(session: Session) -> None:
+    """Let go of moments and gradients: whoever goes on with the session restores a state first."""
+    for optimizer in session.training.optimizers:
+        optimizer.state.clear()
+    for parameter in session.model.parameters():
+        parameter.grad = None
 
 
 def _fill(
