@@ -114,5 +114,5 @@ def _diagnose_all(
         except InputError as error:
             errors.append({"path": path, "message": error.line()})
         else:
-            diagnoses.append(diagnosis)
+            diagnoses.append(replace(diagnosis, source=None))  # else every log stays in memory
     return diagnoses, errors

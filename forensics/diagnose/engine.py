@@ -65,6 +65,7 @@ def diagnose(
         verdict=verdict,
         findings=retold(tuple(findings), verdict),
         rules=tuple(outcomes),
+        source=run,
     )
     return _with_bisection(diagnosis, result, notes)
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from forensics.runlog.run import Run
 
 
 class Severity(IntEnum):
@@ -187,9 +193,22 @@ class Diagnosis:
         verdict: the answer.
         findings: most severe first, then by step; the verdict's indices point here.
         rules: the outcome of every rule, in report order.
+        source: the run it is of, for pictures; no part of what is told or compared.
     """
 
     run: RunFacts
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
     rules: tuple[RuleOutcome, ...] = ()
+    source: Run | None = field(default=None, repr=False, compare=False)
+
+    def plot(self) -> Figure:
+        """The run on one page, with the findings of this diagnosis; see ``plot_run``.
+
+        Raises:
+            InputError: the run has nothing to draw, or ``source`` is None.
+        """
+        # By the public name: this stage knows none of the later ones, and still reads naturally.
+        import forensics
+
+        return forensics.plot_run(self)

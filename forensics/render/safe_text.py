@@ -97,7 +97,10 @@ def markdown(text: str) -> str:
 
 
 def map_texts(value: _T, change: Callable[[str], str]) -> _T:
-    """A copy of a dataclass with every text in it changed, however deep; enums stay."""
+    """A copy of a dataclass with every text in it changed, however deep; enums stay.
+
+    So do fields that take no part in comparisons: what a value came from is not told.
+    """
     changed: Any = value
     if isinstance(value, str) and not isinstance(value, Enum):
         changed = change(value)
@@ -105,6 +108,11 @@ def map_texts(value: _T, change: Callable[[str], str]) -> _T:
         changed = tuple(map_texts(item, change) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
         changed = replace(
-            value, **{f.name: map_texts(getattr(value, f.name), change) for f in fields(value)}
+            value,
+            **{
+                f.name: map_texts(getattr(value, f.name), change)
+                for f in fields(value)
+                if f.compare
+            },
         )
     return changed  # type: ignore[no-any-return]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from forensics.diagnose.finding import Diagnosis, Finding, Outcome, Severity, Status
+from forensics.diagnose.finding import Diagnosis, Outcome, Severity, Status
+from forensics.diagnose.report_order import FOLLOWS, ROOT, FindingGroup, report_order
 from forensics.render.ansi import BOLD, DIM, severity_code, status_code
 from forensics.render.page import MARGIN, Cell, Page
 from forensics.render.phrases import (
@@ -29,21 +29,6 @@ _RULE_WIDTH = 25
 _SPAN_WIDTH = 18
 _LEAST_CELL = 12
 """Columns a cell keeps on a page too narrow for all of them (below 60)."""
-ROOT = "root"
-FOLLOWS = "follows"
-
-
-@dataclass(frozen=True)
-class _Row:
-    """Episodes of one rule that stand in the same relation to the verdict."""
-
-    findings: tuple[Finding, ...]
-    relation: str
-
-    @property
-    def head(self) -> Finding:
-        """The worst of them, and the first of equals."""
-        return min(self.findings, key=lambda f: (-f.severity, f.first_step))
 
 
 def render_text(
@@ -139,7 +124,7 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
         return
     verdict = diagnosis.verdict
     told = {*(entry.detail for entry in verdict.timeline)}
-    rows = _rows(diagnosis, apart=verbose)
+    rows = report_order(diagnosis, apart=verbose)
     shown = rows if verbose else rows[:MOST_ROWS]
     for number, row in enumerate(shown):
         label = "FINDINGS" if number == 0 else ""
@@ -164,7 +149,7 @@ def _place(width: int, where: str, relation: str) -> list[Cell]:
     return [Cell(f"{where}  {relation}", left)]
 
 
-def _detail(page: Page, row: _Row, *, told: set[str], verbose: bool) -> None:
+def _detail(page: Page, row: FindingGroup, *, told: set[str], verbose: bool) -> None:
     """What stands below a finding's row: its message, its points, and in full its advice."""
     finding, indent = row.head, MARGIN + _SEVERITY_WIDTH + 2
     if verbose or finding.message not in told:
@@ -183,21 +168,7 @@ def _detail(page: Page, row: _Row, *, told: set[str], verbose: bool) -> None:
                 page.paragraph(f"{label}: {text}", indent=indent, hang=indent + 2)
 
 
-def _rows(diagnosis: Diagnosis, *, apart: bool) -> list[_Row]:
-    """Root, consequences, then the unrelated; episodes of one rule together unless ``apart``."""
-    verdict, findings = diagnosis.verdict, diagnosis.findings
-    related = [(i, ROOT) for i in ([] if verdict.root is None else [verdict.root])]
-    related += [(i, FOLLOWS) for i in verdict.consequences]
-    known = {i for i, _ in related}
-    related += [(i, "") for i in range(len(findings)) if i not in known]
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for i, relation in related:
-        key = (findings[i].rule, relation, str(i) if apart else "")
-        groups.setdefault(key, []).append(findings[i])
-    return [_Row(tuple(group), key[1]) for key, group in groups.items()]
-
-
-def _folded(rows: Iterable[_Row]) -> str:
+def _folded(rows: Iterable[FindingGroup]) -> str:
     """``… and 14 more (3 warning, 11 info): --verbose shows them``."""
     rows = list(rows)
     counts = {s.word: sum(row.head.severity is s for row in rows) for s in reversed(Severity)}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forensics.errors import InputError
 from forensics.runlog.activations import ActivationStore
@@ -19,6 +19,9 @@ from forensics.runlog.params import ParamStore
 from forensics.runlog.reading import Reading
 from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import is_own_log, read_steps
+
+if TYPE_CHECKING:
+    from forensics.diagnose.finding import Diagnosis
 
 __all__ = ["CheckpointInfo", "Run", "load_run"]
 
@@ -71,6 +74,13 @@ class Run:
         if self.unfinished:
             found = [_still_written(repair) for repair in found]
         return (*self.steps.repairs, *self.part_repairs, *found)
+
+    def diagnose(self) -> Diagnosis:
+        """What went wrong in this run; see ``diagnose_run`` for rules and thresholds."""
+        # By the public name: this stage knows none of the later ones, and still reads naturally.
+        import forensics
+
+        return forensics.diagnose_run(self)
 
 
 def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Run:
