@@ -50,6 +50,7 @@ def _between(message: str, earliest: int, step: int) -> str:
     for said, told in (
         (rf"\bat step {number}\b(?!,\d)", f"between steps {stretch}"),
         (rf"\bin step {number}\b(?!,\d)", f"between steps {stretch}"),
+        (rf"\bsteps {number} to\b", f"steps {earliest:,} to"),
         (rf"\b(from|since) step {number}\b(?!,\d)", rf"\1 a step between {stretch}"),
     ):
         message, count = re.subn(said, told, message, count=1)

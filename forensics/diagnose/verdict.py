@@ -158,6 +158,10 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
         gaps = (*gaps, f"rules that failed: {', '.join(failed)}")
     if rows < TOO_SHORT or not (signals.has("loss") or signals.has("grad_l2_pre_clip")):
         summary = f"too little to judge: {signals.told_rows(rows)} logged"
+        if rows >= TOO_SHORT and (signals.skips_known.any() or signals.has("scaler_scale")):
+            summary = (
+                f"only the loss scaler could be judged: nothing is wrong with it{_lost(signals)}"
+            )
         return Verdict(status=Status.INSUFFICIENT_DATA, summary=summary, undecided=gaps)
     lost = _lost_rows(signals)
     if lost:
@@ -187,11 +191,21 @@ def _lost_rows(signals: Signals) -> str:
     )
 
 
+def _covered(signals: Signals) -> int:
+    """How many steps the log is about."""
+    if signals.interval == 1:
+        return len(signals)
+    return signals.last_step - signals.table.first_of(0) + 1
+
+
+def _lost(signals: Signals) -> str:
+    skips = int(signals.lost_steps.sum())
+    return f" ({step_count(skips)} of {_covered(signals):,} skipped)" if skips else ""
+
+
 def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:
     skips = int(signals.lost_steps.sum())
-    rows = len(signals)
-    if signals.interval > 1:
-        rows = signals.last_step - signals.table.first_of(0) + 1
+    rows = _covered(signals)
     text = "healthy."
     if skips:
         text = f"healthy. {step_count(skips)} of {rows:,} skipped: the loss scaler at work."

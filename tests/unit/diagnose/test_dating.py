@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from forensics.diagnose.dating import dated, in_epochs
-from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Evidence, Finding, Severity, Status
 from forensics.diagnose.rules.high_skip_rate import high_skip_rate
 from tests.unit.diagnose.step_logs import calm, run_of
 
@@ -29,6 +30,7 @@ def sparse(**columns: object):  # type: ignore[no-untyped-def]
         ("loss is NaN at step 1,000", "loss is NaN between steps 976 and 1,000"),
         ("loss is NaN from step 1,000 on", "loss is NaN from a step between 976 and 1,000 on"),
         ("it rises since step 1,000, by 2", "it rises since a step between 976 and 1,000, by 2"),
+        ("9 skipped in steps 1,000 to 2,000", "9 skipped in steps 976 to 2,000"),
         ("the loss rose at 1,000", "the loss rose at 1,000"),
         ("at step 1,000,000 of it", "at step 1,000,000 of it"),
     ],
@@ -90,3 +92,13 @@ def test_a_few_skips_in_a_sparse_log_are_routine() -> None:
     counts = np.zeros(ROWS, dtype=int)
     counts[[0, 4, 14]] = (2, 1, 1)
     assert list(high_skip_rate.find(skipping(counts), high_skip_rate.defaults)) == []
+
+
+def test_a_log_of_skips_alone_is_judged_by_them() -> None:
+    counts = np.zeros(ROWS, dtype=int)
+    counts[0] = 2
+    signals = skipping(counts, loss=None, grad_l2_pre_clip=None, grad_l2_post_clip=None)
+    verdict = diagnose(signals.run).verdict
+    assert verdict.status is Status.INSUFFICIENT_DATA
+    assert "only the loss scaler could be judged" in verdict.summary
+    assert "2 steps of 1,000 skipped" in verdict.summary
