@@ -178,7 +178,7 @@ def rounded_away(facts: StepFacts) -> Origin | None:
 def undivided(facts: StepFacts) -> str:
     """A clause where each micro-batch's whole loss went into backward; empty where none did."""
     count, roots, losses = facts.micro_batches, facts.trace.roots, facts.losses
-    if count < 2 or not len(roots) == len(losses) == count:
+    if count < 2 or not len(roots) == len(losses) == count or not _are_summed(facts):
         return ""
     pairs = [(r, facts.scale * x) for r, x in zip(roots, losses, strict=True) if math.isfinite(r)]
     if not pairs or not all(math.isclose(r, x, rel_tol=1e-3) for r, x in pairs):
@@ -187,6 +187,21 @@ def undivided(facts: StepFacts) -> str:
         f"the losses of {count} micro-batches are not divided by {count}, so that gradients are "
         f"{count} times those of their mean"
     )
+
+
+def _are_summed(facts: StepFacts) -> bool:
+    """Did the optimizer get the gradients as they came, rather than averaged by hand?"""
+    if facts.trace.restarted or not facts.events.optimizers:
+        return False
+    looks = [look for call in facts.events.optimizers for look in call.entry.values()]
+    got = math.hypot(*(look.grad_l2 for look in looks))
+    fused = any(call.found_inf is not None for call in facts.events.optimizers)
+    came = facts.arrived() / (1.0 if fused else facts.scale)
+    norms = [float(clip.norm) for clip in facts.events.clips]
+    if not all(map(math.isfinite, norms)):
+        return True  # clipped by an infinite norm: what came is all that is known
+    clipped = [c.max_norm for c in facts.events.clips if c.max_norm < float(c.norm)]
+    return any(math.isclose(got, size, rel_tol=1e-3) for size in (came, *clipped))
 
 
 def rate_behind(facts: StepFacts, origin: Origin) -> Origin:

@@ -60,6 +60,7 @@ class StepTrace:
         underflows: backward operators that lost their result to half precision, in order.
         arrived: L2 norm of each gradient as it last arrived, all micro-batches summed.
         kept: L2 norm of what each gradient held before the first micro-batch's arrived.
+        restarted: gradients were cleared between two of the step's backward passes.
         roots: what ``backward()`` was called on, as numbers, in order.
     """
 
@@ -73,6 +74,7 @@ class StepTrace:
     underflows: tuple[Underflow, ...] = ()
     arrived: Mapping[str, float] = field(default_factory=dict)
     kept: Mapping[str, float] = field(default_factory=dict)
+    restarted: bool = False
     roots: tuple[float, ...] = ()
 
     @property
@@ -169,6 +171,7 @@ class StepTracer:
             underflows=tuple(self.trace.underflows),
             arrived=self._seen.arrived,
             kept=self._seen.kept,
+            restarted=self._seen.restarted,
             roots=tuple(float(root) for root in self.trace.roots),
         )
 
@@ -241,6 +244,7 @@ class _Gradients:
         self.damages: list[Damage] = []
         self.arrived: dict[str, float] = {}
         self.kept: dict[str, float] = {}
+        self.restarted = False
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -262,6 +266,7 @@ class _Gradients:
             with _disable_current_modes():  # looking at a gradient is no part of the step
                 held = _norm(parameter.grad)
             if not held:  # cleared since: what it held before does not matter
+                self.restarted = self.restarted or bool(self.arrived.get(name))
                 self.kept[name] = 0.0
             self.kept.setdefault(name, held)
 

@@ -421,25 +421,33 @@ def test_looking_at_what_is_applied_changes_no_bit():
 def test_accumulated_losses_that_are_not_divided_are_told_beside_an_overflow():
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    batches = [torch.full((2, 4), 1e19) for _ in range(3)]
+    batches = [torch.full((2, 4), 3e18) for _ in range(3)]
 
-    def examined(share: float) -> str:
+    def examined(share: float, by_hand: float = 1.0, clears: bool = False) -> str:
         training = training_of(model, [optimizer])
-        training.loss = lambda model, batch: model(batch).pow(2).mean() * 1e-3
+        training.loss = lambda model, batch: model(batch).pow(2).mean() * 10
 
         def run() -> Tensor:
             optimizer.zero_grad()
             total = torch.zeros(())
             for batch in batches:
+                if clears:
+                    optimizer.zero_grad()
                 loss = training.loss(model, batch)
                 (loss / share).backward()
                 total += loss.detach()
-            clip_grad_norm_(model.parameters(), 1.0)
+            for parameter in model.parameters():
+                parameter.grad /= by_hand
+            nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+            optimizer.step()
             return total
 
         with torch.no_grad():
             model.weight.fill_(0.1)
+            model.bias.zero_()
         return looked_into(training, run, batches=batches).origin.summary
 
     assert "3 micro-batches are not divided by 3" in examined(1.0)
     assert "not divided" not in examined(3.0)
+    assert "not divided" not in examined(1.0, by_hand=3.0)
+    assert "not divided" not in examined(1.0, clears=True)
