@@ -47,6 +47,7 @@ def render_bisect_text(
     if not located:
         code = _GREEN if result.status is BisectStatus.HEALTHY else BOLD
         page.labelled("VERDICT", verdict(result), code=code)
+        page.blank()
     if located or result.first_bad_step is not None or result.bad_tensors:
         _located(page, result)
     _what_if(page, result)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from forensics.diagnose.bisection_file import NAME, bisection_document
+from forensics.diagnose.bisection_file import NAME, bisection_document, bisection_of
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.errors import InputError, NotReplayableError, UsageError
 from forensics.replay.bad import NONFINITE, parse_bad
@@ -199,6 +199,10 @@ def _kept(run: Run, result: BisectionResult) -> BisectionResult:
     """Keep the result in the run directory; where it cannot be written, the answer says so."""
     if not run.path.is_dir():
         return result
+    earlier, _ = bisection_of(run)
+    if result.status is BisectStatus.PARTIAL and earlier and earlier.status is not result.status:
+        note = f"{NAME} still holds the answer of an earlier, whole bisection"
+        return replace(result, notes=(*result.notes, note))
     text = json.dumps(bisection_document(result, run.steps), allow_nan=False, indent=1)
     try:
         atomic_write(run.path / NAME, text + "\n")

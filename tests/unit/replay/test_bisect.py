@@ -173,6 +173,18 @@ def test_an_interrupt_of_the_trials_keeps_the_located_step(bad_sample: Path) -> 
     assert (result.first_bad_step, result.samples) == (30, (7,))
 
 
+def test_an_interrupt_does_not_replace_a_whole_answer(copy: Path) -> None:
+    def stop(text: str, done: int, total: int) -> None:
+        if text.startswith("replaying"):
+            raise KeyboardInterrupt
+
+    whole = quick(copy)
+    result = quick(copy, progress=stop)
+    assert result.status is BisectStatus.PARTIAL
+    assert any("earlier, whole bisection" in note for note in result.notes)
+    assert bisection_of(load_run(copy))[0] == whole
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
 def test_a_read_only_directory_still_gets_its_answer(copy: Path) -> None:
     copy.chmod(0o555)
