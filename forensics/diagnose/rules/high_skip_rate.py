@@ -185,7 +185,7 @@ def _message(signals: Signals, alarm: _Alarm) -> str:
             f"{usual}{also}{again}"
         )
     if alarm.peak > alarm.limit:
-        share = percent(alarm.skips / max(last - first + 1, 1))
+        share = percent(alarm.skips / max(last - signals.table.first_of(alarm.first) + 1, 1))
         return (
             f"{steps(alarm.skips)} skipped in {span(first, last)} ({share}): up to {alarm.peak:,} "
             f"per 1,000, where a healthy scaler stays below {number(alarm.limit)}{again}"

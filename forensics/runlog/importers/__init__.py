@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from forensics.runlog.importers.apex import apex
+from forensics.runlog.importers.composer import composer
 from forensics.runlog.importers.csv_columns import csv_columns
-from forensics.runlog.importers.gpt2_lines import gpt2_lines
+from forensics.runlog.importers.deepspeed import deepspeed
+from forensics.runlog.importers.espnet import espnet
+from forensics.runlog.importers.fairseq import fairseq
 from forensics.runlog.importers.hf_stdout import hf_stdout
 from forensics.runlog.importers.hf_trainer_state import hf_trainer_state
+from forensics.runlog.importers.icefall import icefall
 from forensics.runlog.importers.importer import Importer
+from forensics.runlog.importers.insightface import insightface
 from forensics.runlog.importers.jsonl_columns import jsonl_columns
 from forensics.runlog.importers.keras_csv import keras_csv
 from forensics.runlog.importers.kohya_bar import kohya_bar
@@ -23,6 +29,7 @@ from forensics.runlog.importers.nemo_text import nemo_text
 from forensics.runlog.importers.olmo import olmo
 from forensics.runlog.importers.openmmlab_json import openmmlab_json
 from forensics.runlog.importers.openmmlab_text import openmmlab_text
+from forensics.runlog.importers.step_table_text import step_table_text
 from forensics.runlog.importers.tensorboard_events import tensorboard_events
 from forensics.runlog.importers.torchtitan import torchtitan
 from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
@@ -41,18 +48,25 @@ IMPORTERS: tuple[Importer, ...] = (
     tensorboard_events,
     megatron_deepspeed,
     megatron_lm,
+    fairseq,
+    torchtitan,
+    olmo,
+    nanogpt,
+    llm_c,
+    step_table_text,
+    modded_nanogpt,
+    composer,
+    insightface,
+    espnet,
+    icefall,
     openmmlab_text,
     openmmlab_json,
     metric_logger_text,
     metric_logger_json,
     nemo_text,
     kohya_bar,
-    torchtitan,
-    olmo,
-    nanogpt,
-    llm_c,
-    modded_nanogpt,
-    gpt2_lines,
+    deepspeed,
+    apex,
     jsonl_columns,
     csv_columns,
 )

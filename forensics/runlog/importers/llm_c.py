@@ -1,8 +1,4 @@
-"""``main.log`` of llm.c: ``s:0 trl:11.0091 lr:0.000001 norm:15.37``, ``s:0 tel:11.0092``.
-
-Steps count from 0; ``tel`` is the validation loss. The rate has six decimals: one that prints as 0
-is too small to be told, and left out.
-"""
+"""llm.c's ``main.log``: ``s:0 trl:11.0091 lr:0.000001 norm:15.37``, ``s:250 tel:…``, ``eval:…``."""
 
 from __future__ import annotations
 
@@ -21,34 +17,32 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import Column, StepTable
 
 _RECORD = re.compile(
-    rb"\bs:(?P<step>\d+) (?:trl:(?P<loss>"
-    + NUMBER
-    + rb")(?: lr:(?P<lr>"
-    + NUMBER
-    + rb"))?(?: norm:(?P<grad_l2_pre_clip>"
-    + NUMBER
-    + rb"))?|tel:(?P<val_loss>"
-    + NUMBER
-    + rb"))"
+    rb"(?<![\w.])s:(?P<step>\d{1,15})[ \t]+(?:trl:(?P<loss>%(number)b)(?:[ \t]+lr:(?P<lr>%(number)b"
+    rb"))?(?:[ \t]+norm:(?P<grad_l2_pre_clip>%(number)b))?|tel:(?P<val_loss>%(number)b)"
+    rb"|eval:(?P<accuracy>%(number)b))" % {b"number": NUMBER}
 )
 
 
 def _sniff(head: Head) -> Match | None:
     if not _RECORD.search(head.text):
         return None
-    return Match(CERTAIN, "lines such as s:0 trl:11.0 lr:0.000001 norm:15.4")
+    return Match(CERTAIN, "lines such as s:… trl:… lr:… norm:…")
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = Rows(source.log, size=source.size)
     for block in source.blocks():
         rows.match(_RECORD, block)
-    facts = LogFacts(step_base=0, meanings={"loss": Meaning.LAST, "grad_l2_pre_clip": Meaning.LAST})
+    facts = LogFacts(
+        step_base=0,
+        meanings={"loss": Meaning.LAST, "grad_l2_pre_clip": Meaning.LAST},
+        unknown=("the loss scale",),
+    )
     return _without_rounded_rates(rows.table(llm_c.name, facts, where=source.path))
 
 
 def _without_rounded_rates(table: StepTable) -> StepTable:
-    """The table without rates of 0.000000."""
+    """The table without rates of 0.000000, which are rounded."""
     if "lr" not in table or not (table["lr"] == 0).any():
         return table
     there = table.present("lr") & (table["lr"] != 0)

@@ -88,58 +88,38 @@ def read_megatron(source: LogSource, name: str, facts: LogFacts) -> StepTable:
     """Read a log of Megatron's records, DeepSpeed's overflow notes between them included."""
     rows = Rows(source.log, size=source.size)
     records, notes = LabelledRecords(_LAYOUT, rows), OverflowNotes()
-    last = _Last()
     for block in source.blocks():
         if not any(needle in block for needle in _NEEDLES):
-            _plain(block, records, notes, last)
+            _plain(block, records, notes)
             continue
         at = 0
         for match in _BETWEEN.finditer(block):
-            _plain(block[at : match.start()], records, notes, last)
+            _plain(block[at : match.start()], records, notes)
             at = match.end()
             if match["val_loss"] is not None:
-                step = int(match["at"] or last.step)
+                step = int(match["at"] or records.last_step)
                 rows.add(step, {"val_loss": number(match["val_loss"])})
             elif match["total"] is not None:
                 notes.total_so_far = int(match["total"])
             else:
                 notes.take(match)
-        _plain(block[at:], records, notes, last)
+        _plain(block[at:], records, notes)
     head = source.head().text
     table = rows.table(name, _with_options(facts, head), where=source.path)
     table = replace(table, earlier=tuple(_settled(old, notes.total > 0) for old in table.earlier))
     return _settled(table, notes.total > 0)
 
 
-class _Last:
-    """The step of the last record so far."""
-
-    step = 0
-
-
-def _plain(text: bytes, records: LabelledRecords, notes: OverflowNotes, last: _Last) -> None:
+def _plain(text: bytes, records: LabelledRecords, notes: OverflowNotes) -> None:
     """Records without anything between them; what was counted belongs to the first one."""
-    if b"iteration" not in text:
+    if RECORD.search(text) is None:
         return
-    first = RECORD.search(text)
-    if first is None:
-        return
-    records.read(text, notes.cells() or None) if len(text) < 4096 else _long(text, records, notes)
-    last.step = max((count(m) for m in RECORD.findall(text[-8192:])), default=last.step)
-
-
-def _long(text: bytes, records: LabelledRecords, notes: OverflowNotes) -> None:
-    """A long stretch: only the first record is read on its own, for the notes before it."""
     cells = notes.cells()
-    if not cells:
-        records.read(text)
-        return
-    match = RECORD.search(text)
-    end = text.find(b"\n", match.end()) if match else -1
-    if end < 0:
-        end = len(text)
-    records.read(text[:end], cells)
-    records.read(text[end:])
+    if cells:
+        end = records.end_of_first(text)
+        records.read(text[:end], cells)
+        text = text[end:]
+    records.read(text)
 
 
 # -- what the lines do not say ------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Console records of OLMo: ``[step=1/2500,epoch=0]`` and a line for each metric under it.
+"""OLMo's and OLMo-core's console: ``[step=10/10000,epoch=0]``, then indented ``name=value`` lines.
 
-Steps count from 1; numbers have thousands separators.
+Values have four significant digits, and separators for thousands.
 """
 
 from __future__ import annotations
@@ -11,69 +11,63 @@ from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
-from forensics.runlog.scanner.numbers import COUNT, count, number
-from forensics.runlog.scanner.rows import Cell, Rows
+from forensics.runlog.scanner.labelled import LabelledRecords, Layout
+from forensics.runlog.scanner.names import canonical_name
+from forensics.runlog.scanner.numbers import COUNT, count
+from forensics.runlog.scanner.rows import Rows
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
-_START = b"[step="
-_RECORD = re.compile(
-    rb"\[step=(?P<step>"
-    + COUNT
-    + rb")(?:/(?P<total>"
-    + COUNT
-    + rb"))?[^\]\n]*\](?P<rest>(?:\n[ \t]+[^\n=\[]+=[^\n]*)*)"
+_WANTED = frozenset(("loss", "lr", "grad_l2_pre_clip", "val_loss", "tokens_per_s"))
+_BEGINS = b"[step="
+
+
+def _column(name: str) -> str | None:
+    plain = name.lower()
+    if plain in ("train/ce loss", "train/crossentropyloss"):
+        return "loss"
+    if plain in ("optim/lr (group 0)", "optim/learning_rate_group0", "optim/lr"):
+        return "lr"
+    target = canonical_name(name)
+    return target if target in _WANTED and not plain.startswith("grad_") else None
+
+
+_LAYOUT = Layout(
+    start=rb"\[step=(?P<step>" + COUNT + rb")(?:/[\d,]{1,20})?(?:,[ ]?epoch=(?P<epoch>\d{1,9}))?"
+    rb"[^\]\n]{0,80}\]",
+    gap=rb"\n[ \t]+",
+    key=rb"[A-Za-z][\w/ ().-]*",
+    equals=rb"=",
+    value=rb"[^\n]*",
+    column=_column,
 )
-_CELL = re.compile(rb"\n[ \t]+([^\n=]+)=[ \t]*([^\s,]\S*)")
-_COLUMNS = {
-    "train/crossentropyloss": "loss",
-    "train/ce loss": "loss",
-    "optim/total_grad_norm": "grad_l2_pre_clip",
-    "optim/total grad norm": "grad_l2_pre_clip",
-    "optim/learning_rate_group0": "lr",
-    "optim/lr (group 0)": "lr",
-    "optim/lr": "lr",
-    "throughput/device/tokens_per_second": "tokens_per_s",
-    "throughput/device/tps": "tokens_per_s",
-}
+_RECORD = re.compile(_LAYOUT.start + rb"[ \t]*\n[ \t]+[A-Za-z][\w/ ().-]{0,80}=")
+_TOTAL = re.compile(rb"\[step=[\d,]{1,20}/([\d,]{0,19}\d)\b")
 
 
 def _sniff(head: Head) -> Match | None:
-    match = _RECORD.search(head.text)
-    if match is None or not match.group("rest"):
+    if not _RECORD.search(head.text):
         return None
-    return Match(CERTAIN, "records such as [step=1/2500,epoch=0] with metrics under them")
+    return Match(CERTAIN, "records such as [step=…/…], name=value lines below")
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    rows = Rows(source.log)
-    planned = None
-    for block in source.blocks(before=_START):
-        for match in _RECORD.finditer(block):
-            total = match.group("total")
-            planned = count(total) if total else planned
-            rows.add(count(match.group("step")), _cells(match.group("rest")))
+    rows = Rows(source.log, size=source.size)
+    records = LabelledRecords(_LAYOUT, rows)
+    for block in source.blocks(before=_BEGINS):
+        records.read(block)
+    total = _TOTAL.search(source.head().text)
     facts = LogFacts(
-        step_base=1,
         meanings={"loss": Meaning.LAST, "grad_l2_pre_clip": Meaning.LAST},
-        planned_steps=planned,
+        planned_steps=count(total.group(1)) if total else None,
+        unknown=("the loss scale",),
     )
     return rows.table(olmo.name, facts, where=source.path)
 
 
-def _cells(text: bytes) -> dict[str, Cell]:
-    """The metrics that the table has columns for."""
-    found: dict[str, Cell] = {}
-    for name, value in _CELL.findall(text):
-        column = _COLUMNS.get(name.strip().decode("utf-8", "replace").lower())
-        if column is not None:
-            found.setdefault(column, number(value))
-    return found
-
-
 olmo = Importer(
     name="olmo",
-    description="OLMo: console records of several lines",
+    description="OLMo and OLMo-core: console records of several lines",
     sniff=_sniff,
     read=_read,
 )

@@ -64,10 +64,22 @@ class LabelledRecords:
         self._keys: list[bytes] = []
         self._learned = 0
         self._pattern = self._start
+        self._last = 0
 
     def starts(self, text: bytes) -> int:
         """How many records begin in a text."""
         return sum(1 for _ in self._start.finditer(text))
+
+    def end_of_first(self, text: bytes) -> int:
+        """Where the line of the first record ends; the length of the text where it is the last."""
+        match = self._start.search(text)
+        end = text.find(b"\n", match.end()) if match else -1
+        return end if end >= 0 else len(text)
+
+    @property
+    def last_step(self) -> int:
+        """Step of the record that was read last; 0 before the first one."""
+        return self._last
 
     def read(self, text: bytes, first: Mapping[str, Cell] | None = None) -> int:
         """Append the records of a text, which holds whole ones.
@@ -84,6 +96,8 @@ class LabelledRecords:
         found = self._together(text)
         if found is None:
             return self._one_by_one(text, {})
+        if found:
+            self._last = count(found[-1][self._pattern.groupindex["step"] - 1])
         return self._rows.take(self._pattern, found, len(text))
 
     def _together(self, text: bytes) -> list[tuple[bytes, ...]] | None:
@@ -92,7 +106,7 @@ class LabelledRecords:
         while self._learned < _MOST_LEARNED:
             found: list[tuple[bytes, ...]] = self._pattern.findall(text) if self._keys else []
             if len(found) == there:
-                return found
+                return found if self._pattern.groups > 1 else None
             if not self._learn(text):
                 return None
             self._learned += 1
@@ -148,7 +162,8 @@ class LabelledRecords:
                 name = self._layout.column(key.decode("utf-8", "replace"))
                 if name is not None and name not in cells:
                     cells[name] = leading_number(value)
-            self._rows.add(count(match["step"]), {**cells, **(first if not done else {})})
+            self._last = count(match["step"])
+            self._rows.add(self._last, {**cells, **(first if not done else {})})
             done += 1
         return done
 

@@ -17,7 +17,8 @@ from forensics.runlog.scanner.skip_totals import TOTAL
 
 _SCALE = NUMBER
 NOTE = (
-    rb"OVERFLOW! (?:Rank (?P<rank>\d{1,6}) )?Skipping step\. Attempted loss scale: (?P<was>%b)"
+    rb"(?:OVERFLOW|loss scale overflow)! (?:Rank (?P<rank>\d{1,6}) )?Skipping step\. "
+    rb"Attempted loss scale: (?P<was>%b)"
     rb"(?:, reducing to (?P<now>%b)|(?P<hysteresis>, but hysteresis is ))?"
     rb"|(?:\[Rank (?P<logged>\d{1,6})\] )?Overflow detected\. Skipping step\. "
     rb"Attempted loss scale: (?P<tried>%b)(?:, reducing to (?P<next>%b))?"
@@ -62,18 +63,17 @@ class OverflowNotes:
             return
         kind = "apex" if found["apex"] else "logged" if found["tried"] else "scaler"
         writer = found["rank"] or found["logged"] or found["scaler"] or b"0"
-        self._by_writer[f"{kind} {writer.decode()}"] += 1
+        name = f"{kind} {writer.decode()}"
+        self._by_writer[name] += 1
         scale = found["now"] or found["next"] or found["apex"]
         if scale is not None:
             self._scale = number(scale)
-        elif found["hysteresis"]:
-            self._scale = number(found["was"])
-            self._held += self._first_writer(found["rank"])
-
-    def _first_writer(self, rank: bytes | None) -> bool:
-        """Is it the rank that has written most? Others repeat it."""
-        mine = self._by_writer[f"scaler {(rank or b'0').decode()}"]
-        return mine == max(self._by_writer.values())
+            was = number(found["was"] or found["tried"] or b"")
+            held = was is not None and self._scale == was > 1  # at 1 it is the floor
+        else:
+            self._scale = number(found["was"] or found["tried"] or b"")
+            held = bool(found["hysteresis"])
+        self._held += held and self._by_writer[name] == max(self._by_writer.values())
 
     def drop(self) -> None:
         """Forget what is counted since the last record: it was another engine's."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.unit.runlog.importers.line_logs import SAMPLES as LINES
+
 
 def hf_state(rows: int = 12) -> str:
     history = [
@@ -32,6 +34,7 @@ def lines_of(records: list[dict[str, object]]) -> str:
 
 
 SAMPLES: dict[str, str] = {
+    **LINES,
     "hf-trainer-state": hf_state(),
     "hf-stdout": hf_printed(),
     "llama-factory": lines_of(
@@ -113,9 +116,26 @@ SAMPLES: dict[str, str] = {
         f"step:{i}/60 train_loss:{3 - i / 20} train_time:{i}ms step_avg:nanms\n"
         for i in range(1, 12)
     ),
-    "gpt2-lines": "".join(
-        f"step {i:4}/19560 | loss {3 - i / 20:.6f} (+nanz)| norm 1.2500 (+nanz)| lr 8.57e-07 | "
-        f"3056.36 ms | 42.6% bf16 MFU | 171539 tok/s\n"
+    "composer": "".join(
+        f"[batch={i + 1}/48]:\n\t Train time/batch: {i}\n\t Train loss/train/total: {3 - i / 20}\n"
+        f"\t Train lr-DecoupledAdamW/group0: 0.0001\n"
+        for i in range(12)
+    ),
+    "espnet": "".join(
+        f"[gpu1] 2026-01-02 03:04:05,678 (trainer:762) INFO: 1epoch:train:{i - 9}-{i}batch: "
+        f"iter_time=0.1, loss_ctc=1.0, loss={3 - i / 200}, grad_norm=12.5, optim0_lr0=1.0e-05\n"
+        for i in range(10, 121, 10)
+    ),
+    "icefall": "".join(
+        f"2026-01-02 03:04:05,678 INFO [train.py:898] (0/4) Epoch 1, batch {50 * i}, "
+        f"loss[loss={3 - i / 20}, over 1234.00 frames. ], tot_loss[loss=9.0, over 9.00 frames. ], "
+        f"batch size: 30, lr: 4.50e-02, grad_scale: 8.0\n"
+        for i in range(12)
+    ),
+    "insightface": "".join(
+        f"Training: 2026-01-02 03:04:05,678-Speed 3000.12 samples/sec   Loss {3 - i / 20}   "
+        f"LearningRate 0.100000   Epoch: 0   Global Step: {10 * i}   Fp16 Grad Scale: 65536   "
+        f"Required: 20 hours\n"
         for i in range(1, 13)
     ),
     "jsonl": lines_of([{"step": i, "loss": 2.0 - i / 10, "lr": 1e-3} for i in range(12)]),

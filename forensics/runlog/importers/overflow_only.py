@@ -1,0 +1,110 @@
+"""Logs in which nothing but a loss scaler's notes tells of the training: DeepSpeed, Apex.
+
+The notes bear no step. Between the states of a progress bar they are bracketed by its count;
+without one they are numbered as they come, and only the loss scale they tell is kept: how many
+steps lie between two of them nobody knows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.scanner.head import LONG_HEAD
+from forensics.runlog.scanner.numbers import number
+from forensics.runlog.scanner.overflow_notes import NOTE, OverflowNotes, hints_of
+from forensics.runlog.scanner.rows import Cell, Rows
+from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.steps import StepTable
+
+_BAR = rb"(?<![\d/])(?P<step>\d{1,12})/(?P<planned>\d{1,12})[ \t]*\[\d+:"
+_BARS = re.compile(_BAR)
+_EVENT = re.compile(NOTE + rb"|" + _BAR)
+_NOTES = re.compile(NOTE)
+_FEWEST = 3
+"""States of a bar: fewer may be a download's or a tokenizer's."""
+UNKNOWN = ("losses", "gradient norms", "learning rates")
+
+
+def read_notes(source: LogSource, name: str) -> StepTable:
+    """Read a log of overflow notes, with or without a progress bar around them.
+
+    Raises:
+        InputError: there is no note, and no bar.
+    """
+    head = source.head(LONG_HEAD).text
+    total = _longest_bar(head)
+    facts = LogFacts(
+        step_base=1, precision="fp16", scaler=hints_of(head), unknown=UNKNOWN, planned_steps=total
+    )
+    if total is None:
+        return _numbered(source, name, facts)
+    return _by_bar(source, name, facts, total)
+
+
+def _longest_bar(head: bytes) -> int | None:
+    """What the bar of the training counts to: of those with several states, the largest."""
+    states: dict[int, set[bytes]] = {}
+    for match in _BARS.finditer(head):
+        states.setdefault(int(match["planned"]), set()).add(match["step"])
+    return max((total for total, seen in states.items() if len(seen) >= _FEWEST), default=None)
+
+
+def _by_bar(source: LogSource, name: str, facts: LogFacts, total: int) -> StepTable:
+    rows, notes = Rows(source.log), OverflowNotes()
+    last = 0
+    for block in source.blocks():
+        for match in _EVENT.finditer(block):
+            if match["step"] is None:
+                notes.take(match)
+                continue
+            step = int(match["step"])
+            if int(match["planned"]) == total and step != last and step > 0:
+                rows.add(step, {"skipped_steps": 0, **notes.cells()})
+                last = step
+    if notes.count:
+        rows.add(last + notes.count, notes.cells())
+    count = f"{notes.total:,} overflow{'s' * (notes.total != 1)}"
+    facts = replace(facts, notes=(f"{count}, dated by the progress bar around the notes",))
+    return rows.table(name, facts, where=source.path)
+
+
+def _numbered(source: LogSource, name: str, facts: LogFacts) -> StepTable:
+    rows, notes = Rows(source.log), OverflowNotes()
+    after: float | None = None
+    first_writer: object = None
+    for block in source.blocks():
+        for match in _NOTES.finditer(block):
+            writer = (match["rank"], match["logged"], match["scaler"])
+            first_writer = first_writer or writer
+            if writer != first_writer:
+                continue  # another rank tells of the same step
+            notes.take(match)
+            if notes.count:
+                was, after = _scales(match, after)
+                rows.add(len(rows) + 1, {"scaler_scale": was})
+                notes.cells()
+    if after is not None:
+        rows.add(len(rows) + 1, {"scaler_scale": after})
+    said = "no line tells a step: the rows are the overflow notes, numbered as they come"
+    total = f"{notes.total:,} overflow{'s' * (notes.total != 1)}"
+    held = f", of which {notes.unreduced:,} left the loss scale alone" if notes.unreduced else ""
+    facts = replace(
+        facts,
+        notes=(said, f"{total}{held}"),
+        unknown=("at which steps it overflowed", *UNKNOWN),
+        planned_steps=None,
+    )
+    return rows.table(name, facts, where=source.path)
+
+
+def _scales(match: re.Match[bytes], before: float | None) -> tuple[Cell, float | None]:
+    """The loss scale of the step that overflowed, and the one after it."""
+    found = match.groupdict()
+    if found["apex"]:
+        after = number(found["apex"])
+        return (None if after is None else 2 * after), after
+    was = number(found["was"] or found["tried"] or b"")
+    reduced = found["now"] or found["next"]
+    return (before if was is None else was), (number(reduced) if reduced else was)
