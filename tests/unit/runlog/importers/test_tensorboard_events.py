@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, MissingExtraError
 from forensics.runlog.run import load_run
 
 pytest.importorskip("tensorboard")
@@ -92,3 +93,14 @@ def test_the_folder_of_the_training_is_read_beside_that_of_the_validation(tmp_pa
     write(tmp_path / "train", [(s, "epoch_loss", 2.0) for s in range(12)])
     write(tmp_path / "validation", [(s, "epoch_loss", 9.0) for s in range(12)])
     assert (load_run(tmp_path).steps["loss"] == 2.0).all()
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "tb", run_of(range(3)))
+    for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'forensics\[tensorboard\]'"):
+        load_run(path)
