@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from forensics.diagnose.bisection_result import Origin
 from forensics.diagnose.capsule_verdict import CapsuleVerdict, FaultFacts
 from forensics.errors import InputError, NotReplayableError
@@ -157,6 +160,9 @@ def _give(session: Session, saved: Any) -> None:
     """Let the recipe hand out the saved batch; what its ``batch`` does besides still happens."""
     if not isinstance(saved, list):
         raise InputError("is no list of micro-batches", where=BATCH)
+    for tensor in filter(torch.is_tensor, tree_leaves(saved)):
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise InputError("declares more elements than it holds", where=BATCH)
     made = session.recipe.batch
 
     def batch(step: int) -> list[Any]:

@@ -142,3 +142,25 @@ def test_what_is_no_capsule_says_so(tmp_path: Path) -> None:
         run_capsule(tmp_path / "nothing")
     with pytest.raises(InputError, match="is missing"):
         run_capsule(tmp_path)
+
+
+def test_a_batch_that_claims_to_be_huge_is_refused(capsule: Path) -> None:
+    batch = torch.load(capsule / "batch.pt", weights_only=True)
+    huge = [(inputs.expand(10**12, -1), labels) for inputs, labels in batch]
+    torch.save(huge, capsule / "batch.pt")
+    with pytest.raises(InputError, match="more elements than it holds"):
+        run_capsule(capsule)
+
+
+@pytest.mark.parametrize("part", ["state.pt", "batch.pt"])
+def test_a_part_that_is_cut_short_is_an_input_error(capsule: Path, part: str) -> None:
+    whole = (capsule / part).read_bytes()
+    (capsule / part).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
+        run_capsule(capsule)
+
+
+def test_a_batch_that_is_no_list_is_refused(capsule: Path) -> None:
+    torch.save({"inputs": torch.zeros(1)}, capsule / "batch.pt")
+    with pytest.raises(InputError, match="no list of micro-batches"):
+        run_capsule(capsule)
