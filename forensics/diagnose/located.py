@@ -55,28 +55,45 @@ def finding_of(result: BisectionResult) -> Finding | None:
     return Finding(
         rule=RULE,
         severity=Severity.CRITICAL if lasting else Severity.ERROR,
-        message=f"first bad step {step:,}" + ("" if origin is None else f": {_where(origin)}"),
+        message=_message(origin, step),
         first_step=step,
         last_step=step,
         subject="" if origin is None else _subject(origin),
-        cause="" if origin is None else located(result),
+        cause="" if origin is None else located(result, again=False),
         remedy=" ".join(result.remedy),
     )
 
 
-def located(result: BisectionResult) -> str:
-    """The located fault in a few sentences: where, what, and what the replays proved."""
+def _message(origin: Origin | None, step: int) -> str:
+    """The first bad step, and what is wrong in it."""
+    if origin is None:
+        return f"first bad step {step:,}"
+    return f"first bad step {step:,}{_phase(origin)}: {origin.summary or _where(origin)}".rstrip(
+        "."
+    )
+
+
+def located(result: BisectionResult, *, again: bool = True) -> str:
+    """The located fault in a few sentences: where, what, and what the replays proved.
+
+    Args:
+        result: with its origin.
+        again: tell what is wrong, too; False where the finding's message says it.
+    """
     origin = result.origin
     assert origin is not None
-    phase = f", in {origin.phase}" if origin.phase not in ("", "outside", "input") else ""
-    head = f"Located by bisection at step {result.first_bad_step or 0:,}{phase}"
-    sentences = [f"{head}: {origin.summary or _where(origin)}"]
+    head = f"Located by bisection at step {result.first_bad_step or 0:,}{_phase(origin)}"
+    sentences = [f"{head}: {origin.summary or _where(origin)}" if again else head]
     if origin.source_line:
         sentences.append(f"The line is {origin.source_line}")
     if result.growth is not None:
         sentences.append(f"It grew since step {result.growth.since_step:,}")
     sentences.append(_proof(result))
     return " ".join(sentence(text) for text in sentences if text)
+
+
+def _phase(origin: Origin) -> str:
+    return f", in {origin.phase}" if origin.phase not in ("", "outside", "input") else ""
 
 
 def _where(origin: Origin) -> str:

@@ -54,8 +54,9 @@ def test_a_fault_that_the_log_does_not_show_becomes_the_root() -> None:
     assert found.verdict.root is not None
     root = found.findings[found.verdict.root]
     assert (root.rule, root.first_step, root.severity) == (RULE, 0, Severity.CRITICAL)
-    assert "threshold in force was 1.5e-5" in root.cause
-    assert found.verdict.summary.startswith("First bad step 0: clip")
+    assert "threshold in force was 1.5e-5" in root.message
+    assert "The line is train.py:41" in root.cause
+    assert found.verdict.summary.startswith("First bad step 0, in clip: The clip saw")
 
 
 def test_a_fault_after_the_one_of_the_log_stands_beside_it() -> None:
