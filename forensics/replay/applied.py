@@ -21,6 +21,7 @@ from forensics.replay.applied_scaling import (
 from forensics.replay.applied_updates import (
     gradients_kept,
     rounded_away,
+    schedule_reset,
     scheduler_ahead,
     scheduler_twice,
     state_lost,
@@ -32,6 +33,7 @@ Check = Callable[[StepFacts], Origin | None]
 
 CHECKS: tuple[Check, ...] = (
     state_lost,
+    schedule_reset,
     clip_of_scaled_gradients,
     step_past_the_scaler,
     hidden_skip,

@@ -14,7 +14,7 @@ from forensics.diagnose.bisection_result import ChainLink, FaultKind, Origin
 from forensics.replay.call_site import Phase
 from forensics.replay.judgement import applied_origin
 from forensics.replay.movement import rounding, state_counts
-from forensics.replay.step_facts import StepFacts, module_of
+from forensics.replay.step_facts import StepFacts, module_of, schedule_moves
 from forensics.replay.step_watch import OptimizerCall
 
 _LOST_UPDATES = 0.5
@@ -65,6 +65,26 @@ def scheduler_twice(facts: StepFacts) -> Origin | None:
                     f"{_rates(again[-1].after)}"
                 ),
             )
+    return None
+
+
+def schedule_reset(facts: StepFacts) -> Origin | None:
+    """A schedule begins anew in the middle of the run: a resume without its state."""
+    now = schedule_moves(facts.training)
+    for before, after, schedule in zip(
+        facts.start.moves, now, facts.training.schedulers, strict=False
+    ):
+        if not 0 <= after < before:
+            continue
+        return applied_origin(
+            facts,
+            "resume",
+            Phase.SCHEDULER,
+            summary=(
+                f"{type(schedule).__name__} went back from its move {before:,} to {after:,}: the "
+                "learning rate follows the beginning of the schedule once more"
+            ),
+        )
     return None
 
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from forensics.record.recipe import Training
 from forensics.replay.movement import first_state
 from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.step_facts import schedule_moves
 from forensics.replay.step_watch import OptimizerCall, StepEvents, StepWatch
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -45,6 +46,7 @@ class AppliedWatch:
         self._watch = StepWatch(owners=training.optimizers)
         self._probe = _largest_half(training)
         self._filled: dict[int, tuple[int, float]] = {}
+        self._moves: tuple[int, ...] = ()
         self._unmoved: Tensor | None = None
         self._grad_kept = False
         self._scale: float | None = None
@@ -58,6 +60,7 @@ class AppliedWatch:
     def step(self, run: Callable[[], Any]) -> Any:
         """Run one step under watch: the ``trace`` of ``Session.run_step``."""
         self._watch.reset()
+        self._moves = schedule_moves(self._training)
         self._filled = {id(o): first_state(o) for o in self._training.optimizers}
         before = None if self._probe is None else _sample(self._probe).clone()
         held = [p.grad for p in self._first_parameters()]
@@ -92,7 +95,8 @@ class AppliedWatch:
             had = self._filled.get(id(call.optimizer), (0, -1.0))
             if call.filled[0] < had[0] or call.filled[1] < had[1]:
                 return "resume"
-        return ""
+        moved = zip(self._moves, schedule_moves(self._training), strict=False)
+        return "resume" if any(0 <= after < before for before, after in moved) else ""
 
     def _scaled(self, events: StepEvents) -> str:
         """A clip or an optimizer that got gradients which are still scaled."""

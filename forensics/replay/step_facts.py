@@ -24,11 +24,13 @@ class StartOfStep:
         scale: its loss scale; 1 without one.
         counts: of every optimizer, by id: the step counts of its parameters, by id; -1 for a state
             without one.
+        moves: how far each schedule has moved, in the training's order; -1 where it does not tell.
     """
 
     scaler: GradScaler | None
     scale: float
     counts: Mapping[int, Mapping[int, float]]
+    moves: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, training: Training) -> StartOfStep:
@@ -41,7 +43,8 @@ class StartOfStep:
             held = scaler._scale
             scale = float(scaler._init_scale if held is None else held)
         counts = {id(o): state_counts(o) for o in training.optimizers}
-        return cls(scaler=scaler, scale=scale, counts=counts)
+        moves = schedule_moves(training)
+        return cls(scaler=scaler, scale=scale, counts=counts, moves=moves)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,12 @@ class StepFacts:
         """The parameter with the largest gradient."""
         norms = self.trace.arrived
         return max(norms, key=lambda name: norms[name]) if norms else ""
+
+
+def schedule_moves(training: Training) -> tuple[int, ...]:
+    """How far each schedule has moved: its ``last_epoch``, which counts steps or epochs."""
+    moves = (getattr(schedule, "last_epoch", -1) for schedule in training.schedulers)
+    return tuple(move if isinstance(move, int) else -1 for move in moves)
 
 
 def module_of(parameter: str) -> str:

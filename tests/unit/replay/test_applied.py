@@ -163,6 +163,29 @@ def test_an_exception_is_not_blamed_on_an_overflow_that_the_scaler_would_have_ab
     assert (origin.kind, origin.operator) == (FaultKind.EXCEPTION, "OSError")
 
 
+def test_a_schedule_that_begins_anew_is_found():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    loop = Loop(model, optimizer, torch.ones(2, 2), schedulers=[schedule])
+    fresh = schedule.state_dict()
+
+    def run() -> Tensor:
+        loss = loop()
+        schedule.step()
+        return loss
+
+    assert looked_into(loop.training, run, batches=[loop.inputs], after=5).origin is None
+
+    def resumed() -> Tensor:
+        schedule.load_state_dict(fresh)
+        return run()
+
+    origin = looked_into(loop.training, resumed, batches=[loop.inputs]).origin
+    assert (origin.operator, origin.phase) == ("resume", "scheduler")
+    assert "went back from its move 6 to 1" in origin.summary
+
+
 def test_a_fused_skip_is_a_fault_only_where_something_counts_it_as_a_step():
     loop = ScaledLoop(scale=2.0**40, optimizer=torch.optim.AdamW, fused=True)
     assert loop.examine().origin is None
