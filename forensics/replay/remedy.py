@@ -95,7 +95,7 @@ def _advice(origin: Origin | None, growth: Growth | None, table: Sequence[WhatIf
     if _is_reset(origin):
         return "save and load the GradScaler's state with the model's: its scale was set anew"
     grew = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
-    if origin is not None and "not divided by" in origin.summary:
+    if origin is not None and grew and "not divided by" in origin.summary:
         return "divide the loss of each micro-batch by their number"
     if origin is None or (grew and not is_product(origin)):
         what = growth.signal if growth is not None else "it"
