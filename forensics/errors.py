@@ -73,6 +73,10 @@ class NotReplayableError(ForensicsError):
     """A run, or a change of it, that cannot be trained again here."""
 
 
+class NoBatchError(ForensicsError):
+    """The data of a step that cannot be had: what the recipe's ``batch`` raised is its cause."""
+
+
 class RecordingStoppedError(ForensicsError):
     """A recording that its own alarm stopped; everything is on disk."""
 

@@ -169,7 +169,7 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
         result,
         path=str(run.path),
         notes=(*result.notes, why),
-        next_command=_with_recipe(run, options) or result.next_command,
+        next_command=_with_recipe(run, options, error) or result.next_command,
     )
     bad = [state.step for state in result.checkpoints if state.verdict == State.BAD.value]
     if suspicion.step is None or (bad and min(bad) <= suspicion.step):
@@ -184,11 +184,13 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
     )
 
 
-def _with_recipe(run: Run, options: Options) -> str:
+def _with_recipe(run: Run, options: Options, error: NotReplayableError) -> str:
     """The same with the recipe's file, for the user to fill in: nobody else may choose it."""
     recipe = run.manifest.recipe if run.manifest is not None else {}
     name, file = recipe.get("name"), recipe.get("file")
-    if options.recipe is not None or not isinstance(name, str) or not isinstance(file, str):
+    if error.where != "recipe" or options.recipe is not None:
+        return ""
+    if not isinstance(name, str) or not isinstance(file, str):
         return ""
     shown = f"path/to/{PurePath(file).name or 'FILE.py'}:{name}"
     command = f"forensics bisect {shlex.quote(str(run.path))}{options.as_command()}"

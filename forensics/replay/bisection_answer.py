@@ -166,7 +166,8 @@ def _next_command(run: Run, options: Options, known: Mapping[str, Any]) -> str:
         return f"forensics capsule run {shlex.quote(known['capsule'])}{recipe}"
     if known["status"] is BisectStatus.PARTIAL:
         return f"forensics bisect {path}{options.as_command()}"
-    if known.get("reproduces"):
+    origin = known.get("origin")
+    if known.get("reproduces") and origin is not None and origin.operator != "batch":
         folder = shlex.quote(str(run.path / f"capsule-{known['first_bad_step']}"))
         return f"forensics bisect {path}{options.as_command()} --no-what-if --capsule {folder}"
     return ""

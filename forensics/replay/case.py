@@ -14,7 +14,7 @@ from forensics.diagnose.bisection_result import (
     Departure,
     Origin,
 )
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, NoBatchError, NotReplayableError
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
 from forensics.replay.capsule.writing import write_capsule
@@ -22,6 +22,7 @@ from forensics.replay.detection import Detector, Passage
 from forensics.replay.growth import as_growth, growth_of
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion
+from forensics.replay.no_batch import no_batch
 from forensics.replay.parameter_norms import norms_until
 from forensics.replay.proof import Proof
 from forensics.replay.replayed_step import ReplayedStep
@@ -120,6 +121,9 @@ class Case:
             self._went_its_own_way(gone, step, recorded)
             return True
         self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
+        if isinstance(passage.bad.error, NoBatchError):
+            self._no_batch(session, passage.bad.error, step)
+            return True
         self.progress("tracing the bad step", 0, 1)
         session.restore(passage.before)
         examined = examine(session)
@@ -141,6 +145,13 @@ class Case:
         before, passage.before = passage.before, None  # one holder, so that it can be let go of
         self.prove(session, before, passage.bad, origin)
         return True
+
+    def _no_batch(self, session: Session, error: NoBatchError, step: int) -> None:
+        """The data of the step cannot be had: as in the record, or only here?"""
+        if session.recorded(step) is not None:
+            what = f"{error.where} cannot be had here ({error.what}), though the record had them"
+            raise NotReplayableError(what, where="data")
+        self.found.update(no_batch(session, step, error))
 
     def _went_its_own_way(self, gone: Departure, step: int, recorded: int) -> None:
         """The replay left the record and went bad elsewhere: the record has the say."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from forensics.diagnose.bisection_result import Departure
+from forensics.errors import NoBatchError
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session, Trace
@@ -128,13 +129,22 @@ class Detector:
                 self._waypoint = session.capture()
                 plan.took(time.perf_counter() - began)
             self.on_step(step)
-            last = session.run_step(trace=self.trace, check_state=False)
+            last = self._step(step)
             self._compare(passage, last)
             if last.exception or self.is_bad(last):
                 return self._found(last, ())
         if last is not None and (bad := self._bad_state()):
             return self._found(last, bad)
         return _End()
+
+    def _step(self, step: int) -> ReplayedStep:
+        """The next step; where its data cannot be had, it ends as one that raises."""
+        try:
+            return self.session.run_step(trace=self.trace, check_state=False)
+        except NoBatchError as error:
+            return ReplayedStep(
+                step=step, log=None, exception=error.what, error=error, bad=("exception",)
+            )
 
     @property
     def _kept(self) -> int | None:

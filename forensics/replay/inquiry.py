@@ -10,6 +10,7 @@ from forensics.diagnose.bisection_result import (
     Departure,
     Persistence,
 )
+from forensics.errors import NoBatchError, NotReplayableError, TrainingRaisedError
 from forensics.replay.bisection import Judgement
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
@@ -58,6 +59,12 @@ class Inquiry(Case):
                 self._bisect(session)
         except KeyboardInterrupt:
             self.interrupted()
+        except TrainingRaisedError as error:
+            what = f"the training cannot be built here ({error.what})"
+            raise NotReplayableError(what, where=error.where) from error
+        except NoBatchError as error:
+            what = f"{error.where} cannot be had here ({error.what})"
+            raise NotReplayableError(what, where="data") from error
         return self.answer()
 
     # -- the way to the bad step ---------------------------------------------------------------

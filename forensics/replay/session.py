@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from forensics.diagnose.bisection_result import Departure
-from forensics.errors import ForensicsError, InputError, NotReplayableError
+from forensics.errors import ForensicsError, InputError, NoBatchError, NotReplayableError
 from forensics.record.assembly import assemble, to_device, told
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.health import BadTensor, HealthScan
@@ -199,8 +199,17 @@ class Session:
     # -- one step -------------------------------------------------------------------------
 
     def batch(self, step: int) -> list[Batch]:
-        """The micro-batches of a step, on the device."""
-        return [to_device(batch, self.device) for batch in self.recipe.batch(step)]
+        """The micro-batches of a step, on the device.
+
+        Raises:
+            NoBatchError: the recipe raised.
+        """
+        try:
+            return [to_device(batch, self.device) for batch in self.recipe.batch(step)]
+        except ForensicsError:
+            raise
+        except Exception as error:
+            raise NoBatchError(told(error), where=f"the data of step {step:,}") from error
 
     def run_step(
         self,

@@ -261,6 +261,39 @@ def test_a_changed_recipe_departs_and_claims_no_operator(mine: Path, tmp_path: P
     assert any("is not the file that was recorded" in note for note in result.notes)
 
 
+def test_data_that_cannot_be_had_as_in_the_record(tmp_path: Path) -> None:
+    text = LOG_OF_ZERO.replace("inputs[2, 1] = 0.0", "raise FileNotFoundError('shard-17')")
+    (tmp_path / "mine.py").write_text(text)
+    recipe = f"{tmp_path / 'mine.py'}:mine"
+    result = quick(recorded(recipe, tmp_path / "run", steps=14), recipe=recipe)
+    assert result.origin is not None
+    assert (result.first_bad_step, result.origin.phase) == (9, "input")
+    assert result.origin.operator == "batch"
+    assert "FileNotFoundError: shard-17" in result.origin.summary
+    assert result.origin.source_line.startswith("mine.py:16")
+    assert (result.reproduces, result.persistence) == (True, Persistence.TRANSIENT)
+
+
+def test_data_that_are_gone_since_leave_the_logs_answer(mine: Path, tmp_path: Path) -> None:
+    text = LOG_OF_ZERO.replace("if step == 9:", "if step > 0:").replace(
+        "inputs[2, 1] = 0.0", "raise FileNotFoundError('gone')"
+    )
+    (tmp_path / "gone.py").write_text(text)
+    result = quick(mine, recipe=f"{tmp_path / 'gone.py'}:mine")
+    assert (result.first_bad_step, result.origin) == (9, None)
+    assert any("though the record had them" in note for note in result.notes)
+
+
+def test_a_config_that_cannot_be_built_leaves_the_logs_answer(copy: Path) -> None:
+    manifest = json.loads((copy / "run.json").read_text())
+    manifest["recipe"]["config"]["model"]["width"] = 10**9
+    (copy / "run.json").write_text(json.dumps(manifest))
+    result = quick(copy)
+    assert (result.first_bad_step, result.origin) == (30, None)
+    assert any("the training cannot be built here" in note for note in result.notes)
+    assert "--recipe" not in result.next_command
+
+
 def test_a_folder_of_states_is_judged_by_health(bad_sample: Path, tmp_path: Path) -> None:
     folder = tmp_path / "states"
     folder.mkdir()
