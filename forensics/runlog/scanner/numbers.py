@@ -11,14 +11,15 @@ from forensics.runlog.csv_reader.cells import is_absent, parse_number
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 NUMBER = (
-    rb"[-+]?(?:\d[\d.,]*(?<![.,])(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    rb"[-+]?(?:\d[\d.,]{0,40}(?<![.,])(?:[eE][-+]?\d{1,4})?|\.\d{1,40}(?:[eE][-+]?\d{1,4})?"
     rb"|[nN][aA][nN]|[iI][nN][fF](?:inity)?)"
 )
 """A number in any spelling, thousands separators and NaN included; a fragment without group.
 
-Looser than a number is, as a strict pattern takes twice the time; cells are parsed strictly.
+Looser than a number is, as a strict pattern takes twice the time; cells are parsed strictly. No
+longer than numbers are: else a megabyte of digits would be searched from each of them to its end.
 """
-COUNT = rb"\d[\d,]*(?<!,)"
+COUNT = rb"\d[\d,]{0,24}(?<!,)"
 """A count such as a step, with or without thousands separators; a fragment without group."""
 
 

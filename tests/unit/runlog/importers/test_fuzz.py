@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from forensics.runlog.scanner.source import head_of
 from tests.unit.runlog.importers.samples import SAMPLES
 
 FUZZ = settings(
-    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 NAMES = sorted(SAMPLES)
 
@@ -97,7 +98,7 @@ def test_bytes_overwritten(name: str, data: st.DataObject, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("importer", IMPORTERS, ids=lambda i: i.name)
-@settings(FUZZ, max_examples=15)
+@settings(FUZZ, max_examples=10)
 @given(junk=st.binary(max_size=400))
 def test_any_bytes(importer: object, junk: bytes, tmp_path: Path) -> None:
     read(tmp_path / "junk.log", junk, importer.name)  # type: ignore[attr-defined]
@@ -116,3 +117,13 @@ def test_numbers_are_kept_when_a_preamble_comes_first(name: str, tmp_path: Path)
     assert list(one) == list(two)
     for column in one:
         np.testing.assert_array_equal(one[column], two[column])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_long_runs_of_one_kind_end_soon(name: str, tmp_path: Path) -> None:
+    """What makes a careless pattern search from each character to the end of the text."""
+    sample = SAMPLES[name].encode()
+    for filler in (b"1", b"a", b"{'", b"| "):
+        start = time.process_time()
+        read(tmp_path / "long.log", filler * (100_000 // len(filler)) + b"\n" + sample, name)
+        assert time.process_time() - start < 10
