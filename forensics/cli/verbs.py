@@ -66,6 +66,9 @@ VERBS: Mapping[str, Verb] = {
     "convert": Verb(
         "forensics.cli.convert", "convert", "Write a log of another program as a steps.csv."
     ),
+    "watch": Verb(
+        "forensics.cli.watch", "watch", "Follow a run that goes on; exit 1 when something is wrong."
+    ),
     "scan": Verb("forensics.cli.scan", "scan", "Judge many runs: a table, worst first."),
 }
 

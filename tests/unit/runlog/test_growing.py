@@ -1,0 +1,109 @@
+"""Reading a log again as it grows: whole lines, its last part, restarts."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Severity
+from forensics.errors import InputError
+from forensics.runlog.growing import HEAD, GrowingLog
+from forensics.runlog.reading import Reading
+from tests.unit.runlog.importers.line_logs import megatron
+from tests.unit.runlog.importers.samples import SAMPLES
+
+
+def healthy(first: int, last: int, total: int = 100_000) -> str:
+    return "".join(
+        megatron(s, loss=f"{2 + 8 / (1 + s / 50):.6E}", norm=f"{0.7 + s % 7 / 20:.3f}", total=total)
+        for s in range(first, last + 1)
+    )
+
+
+def test_it_has_changed_when_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    log = GrowingLog(path, Reading())
+    assert not log.changed()
+    path.write_text(healthy(1, 3))
+    assert log.changed()
+    assert not log.changed()
+    with path.open("a") as file:
+        file.write(healthy(4, 4))
+    assert log.changed()
+    assert not log.restarted
+
+
+def test_an_unfinished_line_is_left_until_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(healthy(1, 9) + megatron(10)[:-1])
+    log = GrowingLog(path, Reading())
+    assert log.load().steps.step[-1] == 9
+    run = log.load(ended=True)
+    assert run.steps.step[-1] == 10
+    assert run.path == path
+
+
+def test_a_long_log_is_read_by_its_beginning_and_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(healthy(1, 6000))
+    log = GrowingLog(path, Reading(), window=64 << 10)
+    assert path.stat().st_size > 2 * HEAD
+    assert len(log.load().steps) == 6000
+    with path.open("a") as file:
+        file.write(healthy(6001, 6010))
+    run = log.load()
+    step = run.steps.step
+    assert step[-1] == 6010
+    assert (np.diff(step[-100:]) == 1).all()
+    assert 100 < len(step) < 1000
+    findings = diagnose(run).findings
+    assert [f.message for f in findings if f.severity >= Severity.WARNING] == []
+    with path.open("a") as file:
+        file.write("".join(megatron(s, loss="") for s in range(6011, 6014)))
+    bad = [f for f in diagnose(log.load()).findings if f.rule == "nonfinite-loss"]
+    assert [f.first_step for f in bad] == [6011]
+
+
+@pytest.mark.parametrize("change", ["cut", "replaced"])
+def test_it_notices_that_it_begins_anew(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(healthy(1, 100))
+    log = GrowingLog(path, Reading())
+    assert log.changed()
+    if change == "cut":
+        path.write_text(healthy(1, 2))
+    else:
+        other = tmp_path / "b.log"
+        other.write_text(healthy(1, 101))
+        os.replace(other, path)
+    assert log.changed()
+    assert log.restarted
+    assert log.changed() is False
+
+
+def test_other_kinds_are_read_whole(tmp_path: Path) -> None:
+    packed = tmp_path / "a.log.gz"
+    packed.write_bytes(gzip.compress(healthy(1, 20).encode()))
+    assert len(GrowingLog(packed, Reading()).load().steps) == 20
+    state = tmp_path / "trainer_state.json"
+    state.write_text(SAMPLES["hf-trainer-state"])  # no newline at its end
+    assert GrowingLog(state, Reading()).load().steps.source_format == "hf-trainer-state"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = GrowingLog(folder, Reading())
+    (folder / "train.log").write_text(healthy(1, 20))
+    assert log.changed()
+    assert len(log.load().steps) == 20
+
+
+def test_errors_name_the_log_and_not_the_copy(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("hello\n")
+    with pytest.raises(InputError) as error:
+        GrowingLog(path, Reading()).load()
+    assert error.value.where == str(path)
