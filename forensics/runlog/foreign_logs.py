@@ -11,6 +11,7 @@ from forensics.errors import InputError
 from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.detect import Choice, detect, import_logs, unknown
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.named_csv import header_of
 from forensics.runlog.scanner.source import STDIN, head_of, spooled
 from forensics.runlog.steps import StepTable
 from forensics.runlog.steps_csv import read_steps
@@ -21,6 +22,8 @@ _EVENTS = "tfevents"
 _MOST_FILES = 200
 _DEPTH = 2
 """Levels of a directory that are looked at: version_0/metrics.csv, checkpoint-500/…"""
+_PROSE = 20
+"""Lines of text from which on a file without a header is no CSV whose header is odd."""
 _RUN_MARKS = ("run.json", "steps.csv", "steps.csv.gz")
 _SURE = 0.3
 """Confidence from which a file in a directory is taken for its log."""
@@ -62,7 +65,9 @@ def _read(files: Sequence[Path], reading: Reading) -> StepTable:
     table = import_logs(files, reading)
     if table is not None:
         return table
-    if head_of(files[0]).text.lstrip()[:1] in (b"{", b"["):
+    head = head_of(files[0])
+    prose = len(head.lines) > _PROSE and not header_of(head)
+    if head.text.lstrip()[:1] in (b"{", b"[") or (prose and head.text.isascii()):
         raise unknown(files[0])
     return read_steps(files[0])  # which says what it is, or is not
 

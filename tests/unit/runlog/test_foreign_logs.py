@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from forensics.errors import InputError, UsageError
+from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_joined, load_run
 from tests.unit.runlog.importers.samples import SAMPLES, hf_state, lines_of
@@ -184,3 +185,15 @@ def test_states_of_several_runs_side_by_side_ask_which(tmp_path: Path) -> None:
         (tmp_path / f"{name}.json").write_text(hf_state())
     with pytest.raises(InputError, match="holds 2 logs read as hf-trainer-state"):
         load_run(tmp_path)
+
+
+def test_every_format_is_in_the_documentation() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "other-logs.md").read_text()
+    for importer in IMPORTERS:
+        assert f"| `{importer.name}` | {importer.description} |" in text
+
+
+def test_a_text_that_is_no_log_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Nothing was trained here.\n" * 30)
+    with pytest.raises(InputError, match="is no training log of a kind that is known here"):
+        load_run(tmp_path / "notes.txt")
