@@ -132,8 +132,27 @@ def _both_signs(name: str, birth: Birth) -> str:
     return f"its products overflow with both signs, and Inf - Inf is NaN ({_sizes(birth.inputs)})"
 
 
+def _without_variance(name: str, birth: Birth) -> str:
+    first = birth.inputs[0] if birth.inputs else None
+    if (
+        birth.kind != "nan"
+        or not name.endswith("_norm")
+        or first is None
+        or first.low != first.high
+    ):
+        return ""
+    return f"0/0: its input does not vary, and no eps helps ({_sizes(birth.inputs)})"
+
+
+def _in_a_kernel(name: str, birth: Birth) -> str:
+    if "scaled_dot_product" not in name or not all(s.finite for s in birth.inputs):
+        return ""
+    return f"its scores overflow inside the fused kernel ({_sizes(birth.inputs)})"
+
+
 _REASONS: tuple[Callable[[str, Birth], str], ...] = (
     *(_no_row, _of_too_few, _of_zero, _of_negative, _too_large, _inf_minus_inf, _both_signs),
+    *(_without_variance, _in_a_kernel),
 )
 
 

@@ -47,12 +47,13 @@ def nearest_parameter(inputs: Iterable[Tensor], names: ParameterNames) -> tuple[
         names: of the model.
 
     Returns:
-        Its name, or empty, and whether it is an input itself. Among the parameters of one module
-        the largest is named: of a layer the weight, not the bias.
+        Its name, or empty, and whether a parameter is what the operator works on: its first input.
+        Among the parameters of one module the largest is named: of a layer the weight, not the
+        bias.
     """
     tensors = list(inputs)
     found = [(0, t) for t in tensors if names.first(t)]
-    direct = bool(found)
+    direct = bool(tensors) and bool(names.first(tensors[0]))
     for level, parameter in _leaves([t.grad_fn for t in tensors if t.grad_fn is not None]):
         if found and level > found[0][0] + _BESIDE:
             break

@@ -29,9 +29,35 @@ def origin_of(trace: StepTrace) -> Origin | None:
     A step that raised is judged by what raised it, unless something was non-finite before.
     """
     damage = next((d for d in trace.damages if d.birth is not None), None)
-    if damage is None or damage.birth is None:
-        return raised_origin(trace.raised) if trace.raised else None
-    return birth_origin(trace, damage.birth)
+    if damage is not None and damage.birth is not None:
+        return birth_origin(trace, damage.birth)
+    if trace.raised:
+        return raised_origin(trace.raised)
+    return _mask_origin(trace)
+
+
+def _mask_origin(trace: StepTrace) -> Origin | None:
+    """A deliberate infinity that came through to the loss or the weights: nothing else was bad."""
+    damage = next((d for d in trace.damages if d.mask is not None), None)
+    if damage is None or damage.mask is None:
+        return None
+    mask = trace.masks[damage.mask]
+    what = damage.place if not damage.name else f"{damage.place} {damage.name}"
+    where = f" in {mask.module}" if mask.module else ""
+    return Origin(
+        kind=FaultKind.INF,
+        phase=str(mask.phase),
+        operator=mask.operator,
+        module=mask.module,
+        parameters=bad_parameters(trace, trace.damages),
+        source_line=mask.source_line,
+        output=None if mask.output is None else facts_of(mask.output),
+        chain=(_link_of(mask), ChainLink(phase="", what=what, kind=damage.kind)),
+        summary=(
+            f"an infinity that {mask.operator}{where} put there on purpose came through to the "
+            f"{what}: a mask that covers everything?"
+        ),
+    )
 
 
 def birth_origin(trace: StepTrace, index: int) -> Origin:

@@ -26,7 +26,7 @@ from forensics.replay.tensor_stats import TensorStats, nonfinite_kind, stats_of
 from forensics.replay.underflow import Underflow, lost_to_rounding, underflow_of
 
 _CONSTANT = -1
-"""Birth index of a deliberate infinity."""
+"""Birth index of an infinity that nobody saw being made; those below are deliberate ones."""
 INPUT = "input"
 """Label of a bad value that came with the data."""
 _UNDERFLOWS = 20
@@ -60,7 +60,7 @@ class Birth:
         output: statistics of the first bad output; of a leaf its own.
         parent: the index of the Inf that this NaN was made of, or None.
         parameter: the parameter that the inputs come from most directly, or empty.
-        direct: that parameter itself is an input.
+        direct: the operator works on a parameter itself: it is its first input.
         leaf: it was bad before any operator touched it.
         number: the non-finite plain number among the arguments, such as a learning rate.
         numbers: the plain numbers among the arguments, such as an exponent.
@@ -119,6 +119,8 @@ class OpTrace:
 
     def __init__(self, model: nn.Module, parts: Parts | None = None) -> None:
         self.births: list[Birth] = []
+        self.masks: list[Birth] = []
+        """Infinities that were put there on purpose."""
         self.underflows: list[Underflow] = []
         self.roots: list[Tensor] = []
         """What ``backward()`` was called on, detached."""
@@ -143,7 +145,7 @@ class OpTrace:
         """
         kind = nonfinite_kind(tensor)
         if kind and label == INPUT and kind == "inf" and not bool(torch.isposinf(tensor).any()):
-            self.add_mask(tensor)
+            self.add_mask(tensor, label)
         elif kind:
             birth = Birth(
                 kind=kind,
@@ -156,14 +158,26 @@ class OpTrace:
             self._unused.add(self._record(birth))
             self._descend(tensor, len(self.births) - 1)
 
-    def add_mask(self, tensor: Tensor) -> None:
+    def add_mask(self, tensor: Tensor, label: str) -> None:
         """Take in a tensor whose infinities are deliberate."""
-        self._descend(tensor, _CONSTANT)
+        stats = stats_of(tensor)
+        self._put(
+            tensor, Birth(kind="inf", operator=label, phase=Phase.INPUT, output=stats, leaf=True)
+        )
+
+    def mask_of(self, tensor: Tensor) -> int | None:
+        """Index of the deliberate infinity that a tensor descends from, if it is no other."""
+        index = self._descent.get(storage_key(tensor))
+        return None if index is None or index >= _CONSTANT else _CONSTANT - 1 - index
+
+    def _put(self, tensor: Tensor, mask: Birth) -> None:
+        self.masks.append(mask)
+        self._descend(tensor, _CONSTANT - len(self.masks))
 
     def origin_of(self, tensor: Tensor) -> int | None:
         """Index of the birth that a non-finite tensor descends from; None when it is unknown."""
         index = self._descent.get(storage_key(tensor))
-        return None if index is None or index == _CONSTANT else self.first(index)
+        return None if index is None or index < 0 else self.first(index)
 
     def first(self, index: int) -> int:
         """Follow NaN made of Inf back to the Inf's own birth."""
@@ -236,8 +250,8 @@ class OpTrace:
         if kind == "inf" and bad:
             return self._inherit(result, parents)
         if kind == "inf" and call.asks_for_infinity():
-            return self._descend(result, _CONSTANT)
-        real = [p for p in parents if p is not None and p != _CONSTANT]
+            return self._put(result, self._birth(judged))
+        real = [p for p in parents if p is not None and p >= 0]
         birth = replace(self._birth(judged), parent=real[0] if real else None)
         self._descend(result, self._record(birth))
         return None
@@ -256,9 +270,9 @@ class OpTrace:
 
     def _inherit(self, result: Tensor, parents: list[int | None]) -> None:
         known = [p for p in parents if p is not None]
-        real = [p for p in known if p != _CONSTANT]
+        real = [p for p in known if p >= 0]
         # An infinity nobody saw being made (a literal, a foreign library) is taken as deliberate.
-        self._descend(result, real[0] if real else _CONSTANT)
+        self._descend(result, real[0] if real else min(known, default=_CONSTANT))
 
     def _birth(self, judged: _Judged) -> Birth:
         call, lane = judged.call, judged.lane

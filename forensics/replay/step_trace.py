@@ -36,6 +36,7 @@ class Damage:
         kind: ``nan`` or ``inf``.
         birth: index of the birth it descends from; None when that is not known.
         stats: the tensor in numbers; None where it is a plain number.
+        mask: index of the deliberate infinity that it descends from, if from no birth.
     """
 
     place: str
@@ -43,6 +44,7 @@ class Damage:
     kind: str
     birth: int | None
     stats: TensorStats | None = None
+    mask: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class StepTrace:
 
     Attributes:
         births: every non-finite value that came into being, in order.
+        masks: infinities that were put somewhere on purpose, in order.
         damages: in the order of the step: loss, gradients as they arrive, then what is left.
         arrival: parameters in the order their gradients arrived; a repeat is a micro-batch.
         loss: the loss the step returned, as a float; NaN where it raised.
@@ -71,6 +74,7 @@ class StepTrace:
     exception: str = ""
     raised: Raised | None = None
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    masks: tuple[Birth, ...] = ()
     underflows: tuple[Underflow, ...] = ()
     arrived: Mapping[str, float] = field(default_factory=dict)
     kept: Mapping[str, float] = field(default_factory=dict)
@@ -168,6 +172,7 @@ class StepTracer:
             exception=self._raised.message if self._raised else "",
             raised=self._raised,
             tied={all_names[0]: all_names[1:] for all_names in names if len(all_names) > 1},
+            masks=tuple(self.trace.masks),
             underflows=tuple(self.trace.underflows),
             arrived=self._seen.arrived,
             kept=self._seen.kept,
@@ -190,7 +195,7 @@ def _take_in_leaves(
             trace.add_leaf(INPUT, Phase.INPUT, tensor)
     for place, name, tensor in _state(model, optimizers, extra):
         if f"{place}:{name}" in masks:
-            trace.add_mask(tensor)
+            trace.add_mask(tensor, f"{place}:{name}")
             continue
         label = {"parameter": "param"}.get(place, place)
         module = name.rpartition(".")[0] if place in ("parameter", "buffer") else ""
@@ -298,8 +303,8 @@ def _damage(trace: OpTrace, place: str, name: str, tensor: Tensor) -> list[Damag
     kind = nonfinite_kind(tensor)
     if not kind:
         return []
-    birth = trace.origin_of(tensor)
-    return [Damage(place=place, name=name, kind=kind, birth=birth, stats=stats_of(tensor))]
+    birth, mask, stats = trace.origin_of(tensor), trace.mask_of(tensor), stats_of(tensor)
+    return [Damage(place=place, name=name, kind=kind, birth=birth, stats=stats, mask=mask)]
 
 
 def _loss_damage(trace: OpTrace, loss: Any) -> list[Damage]:

@@ -175,6 +175,36 @@ def test_what_is_born_in_a_checkpointed_forward_is_found_in_forward(reentrant):
     assert origin.source_line.startswith("test_step_forensics.py:")
 
 
+def test_an_infinity_put_there_on_purpose_that_reaches_the_loss_is_told_as_such():
+    model = nn.Linear(4, 1)
+    everything = torch.ones(2, 1, dtype=torch.bool)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    training = training_of(model, [optimizer])
+
+    def run() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(seeded(2, 4)).masked_fill(everything, math.inf).logsumexp(0).mean()
+        return loss
+
+    found = looked_into(training, run)
+    assert found.trace.births == ()
+    assert (found.origin.operator, found.origin.kind) == ("aten.masked_fill", FaultKind.INF)
+    assert "masked_fill(everything" in found.origin.source_line
+    assert "on purpose" in found.origin.summary
+
+
+def test_a_norm_of_values_that_do_not_vary_does_not_blame_its_weight():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=0.0))
+    with torch.no_grad():
+        model[0].weight.zero_()
+        model[0].bias.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    origin = Loop(model, optimizer, seeded(2, 4)).examine().origin
+    assert (origin.operator, origin.module) == ("aten.native_layer_norm", "1")
+    assert origin.parameter == ""
+    assert "does not vary" in origin.summary
+
+
 # -- data, leaves, backward ------------------------------------------------------------------
 
 
