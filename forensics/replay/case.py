@@ -15,6 +15,7 @@ from forensics.diagnose.bisection_result import (
     Origin,
 )
 from forensics.errors import ForensicsError, NoBatchError, NotReplayableError
+from forensics.record.assembly import told
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
 from forensics.replay.capsule.writing import write_capsule
@@ -192,11 +193,15 @@ class Case:
             found=self.found,
         )
         del before
-        proof.prove(
-            trials=self.options.what_if,
-            further_steps=self.options.further_steps,
-            keep=None if wanted is None else lambda state: self._keep(session, state, wanted),
-        )
+        try:
+            proof.prove(
+                trials=self.options.what_if,
+                further_steps=self.options.further_steps,
+                keep=None if wanted is None else lambda state: self._keep(session, state, wanted),
+            )
+        except Exception as error:  # noqa: BLE001 - what is located is worth more than its proof
+            reason = error.line() if isinstance(error, ForensicsError) else told(error)
+            self.notes.append(f"the proof broke off, what it had found by then stands: {reason}")
 
     def _keep(self, session: Session, before: MemoryState, directory: Path) -> None:
         """Write the capsule; where that fails, the answer says why and goes on."""

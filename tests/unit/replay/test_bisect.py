@@ -261,6 +261,19 @@ def test_a_changed_recipe_departs_and_claims_no_operator(mine: Path, tmp_path: P
     assert any("is not the file that was recorded" in note for note in result.notes)
 
 
+def test_a_proof_that_breaks_off_costs_no_located_step(
+    bad_sample: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ValueError("select() takes no indices")
+
+    monkeypatch.setattr("forensics.replay.proof.guilty_samples", broken)
+    result = quick(bad_sample)
+    assert (result.status, result.first_bad_step) == (BisectStatus.LOCATED, 30)
+    assert result.reproduces is True
+    assert any("select() takes no indices" in note for note in result.notes)
+
+
 def test_data_that_cannot_be_had_as_in_the_record(tmp_path: Path) -> None:
     text = LOG_OF_ZERO.replace("inputs[2, 1] = 0.0", "raise FileNotFoundError('shard-17')")
     (tmp_path / "mine.py").write_text(text)
@@ -270,7 +283,7 @@ def test_data_that_cannot_be_had_as_in_the_record(tmp_path: Path) -> None:
     assert (result.first_bad_step, result.origin.phase) == (9, "input")
     assert result.origin.operator == "batch"
     assert "FileNotFoundError: shard-17" in result.origin.summary
-    assert result.origin.source_line.startswith("mine.py:16")
+    assert result.origin.source_line.startswith("mine.py:17")
     assert (result.reproduces, result.persistence) == (True, Persistence.TRANSIENT)
 
 
