@@ -15,7 +15,8 @@ Evidence
 
 Silent when
     No loss scale is at work; or it changes fewer than twice after the first 100 steps, or the norms
-    are too noisy to tell, and the threshold is not known.
+    are too noisy to tell, and the threshold is not known. Rows that say so themselves are an info
+    where nothing clips, as far as run.json and the norms show: only the norms come too early.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def clip_before_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
     """Yield at most one finding."""
     said = np.flatnonzero(signals.flag("grads_scaled"))
     if len(said):
-        yield _finding(signals, said, "the log says itself that the clip saw scaled gradients")
+        if _nothing_clips(signals):
+            yield _measured_too_early(signals, said)
+        else:
+            yield _finding(signals, said, "the log says itself that the clip saw scaled gradients")
         return
     if not signals.scaler_active:
         return
@@ -178,6 +182,27 @@ def _threshold_rows(signals: Signals, rows: KeptRows) -> IntArray:
     known = np.isfinite(post) & (scale > 2)
     hit = known & (np.abs(post * scale - clip.threshold) <= 0.01 * clip.threshold)
     return rows[np.flatnonzero(hit)] if hit.sum() >= 0.5 * max(int(known.sum()), 1) else rows[:0]
+
+
+def _nothing_clips(signals: Signals) -> bool:
+    """Does run.json know of no clip, and do the norms show none?"""
+    return signals.run.manifest is not None and not clip_of(signals).known
+
+
+def _measured_too_early(signals: Signals, rows: IntArray) -> Finding:
+    return Finding(
+        rule="clip-before-unscale",
+        severity=Severity.INFO,
+        message="the logged gradient norms are of gradients still multiplied by the loss scale",
+        first_step=signals.step_at(int(rows[0])),
+        last_step=signals.last_step,
+        evidence=(
+            signals.evidence("grad_l2_pre_clip", signals.norm, rows[:6]),
+            signals.evidence("scaler_scale", signals.scale, rows[:6]),
+        ),
+        cause="The norms are taken before unscale_; as nothing clips, the steps are not touched.",
+        remedy="Call scaler.unscale_(optimizer) before the norms are taken, and before any clip.",
+    )
 
 
 def _finding(

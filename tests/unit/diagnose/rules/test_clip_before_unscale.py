@@ -41,6 +41,17 @@ def test_fires_on_rows_that_say_it_themselves() -> None:
     assert "says itself" in finding.message
 
 
+def test_norms_of_scaled_gradients_are_an_info_where_nothing_clips() -> None:
+    columns = dict(fp16_columns(300, 0))
+    del columns["grad_l2_post_clip"]
+    columns["grads_scaled"] = np.ones(300, dtype=bool)
+    (finding,) = found(clip_before_unscale, columns, Manifest(precision="fp16"))
+    assert finding.severity is Severity.INFO
+    assert "multiplied by the loss scale" in finding.message
+    (unknown,) = found(clip_before_unscale, columns)
+    assert unknown.severity is Severity.WARNING
+
+
 def test_fires_when_norms_after_the_clip_are_threshold_over_scale() -> None:
     columns = dict(fp16_columns(600, 0, policy=Policy(start_log2=10.0)))
     columns["grad_l2_post_clip"] = 1.0 / columns["scaler_scale"]
