@@ -110,9 +110,15 @@ def _is_plain(tensor: Any) -> bool:
 def fingerprint(tensor: Tensor) -> tuple[float, int]:
     """Two sums over all elements: equal for equal contents, and all but never for others.
 
-    The hash alone is blind to pairs of equal elements, the sum to edits that cancel out.
+    A hash alone is blind to pairs of equal elements, the sum to edits that cancel out. Where torch
+    has no hash for the device, the sum stands alone.
     """
-    wide = torch.float32 if tensor.device.type == "mps" else torch.float64
-    total = float(tensor.sum(dtype=wide))
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    wide = torch.float32 if values.device.type == "mps" else torch.float64
+    total = float(values.sum(dtype=wide))
+    try:
+        hashed = int(torch.hash_tensor(values).view(torch.int64))
+    except (AttributeError, NotImplementedError):
+        hashed = 0
     # NaN equals nothing, itself not either; what is non-finite is another check's business.
-    return total if total == total else 0.0, int(torch.hash_tensor(tensor).view(torch.int64))
+    return total if total == total else 0.0, hashed
