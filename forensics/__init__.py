@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from forensics.render.capsule_json import render_capsule_json
     from forensics.render.capsule_markdown import render_capsule_markdown
     from forensics.render.capsule_text import render_capsule_text
+    from forensics.render.html.report import render_html
+    from forensics.render.html.summary import render_html_summary
     from forensics.render.inspect_json import render_inspect_json
     from forensics.render.inspect_markdown import render_inspect_markdown
     from forensics.render.inspect_text import render_inspect_text
@@ -124,6 +126,8 @@ _ORIGIN = {
     "render_capsule_json": "forensics.render.capsule_json",
     "render_capsule_markdown": "forensics.render.capsule_markdown",
     "render_capsule_text": "forensics.render.capsule_text",
+    "render_html": "forensics.render.html.report",
+    "render_html_summary": "forensics.render.html.summary",
     "render_inspect_json": "forensics.render.inspect_json",
     "render_inspect_markdown": "forensics.render.inspect_markdown",
     "render_inspect_text": "forensics.render.inspect_text",
@@ -190,6 +194,8 @@ __all__ = [
     "render_capsule_json",
     "render_capsule_markdown",
     "render_capsule_text",
+    "render_html",
+    "render_html_summary",
     "render_inspect_json",
     "render_inspect_markdown",
     "render_inspect_text",

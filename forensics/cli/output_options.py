@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import click
 
 from forensics.cli.streams import write_stdout
 from forensics.errors import OutputError
-from forensics.render.output import FORMATS, Look, look_of, write_file
+from forensics.render.output import FORMATS, REPORT_FORMATS, Look, look_of, write_file
 from forensics.runlog.manifest import MANIFEST_NAME
 from forensics.runlog.run import STEP_LOGS
 
@@ -22,14 +22,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def output_options(command: F) -> F:
     """Add ``--format`` (as ``form``) and ``--out``."""
+    return _options(command, FORMATS, ".json, .md")
+
+
+def report_output_options(command: F) -> F:
+    """The same, where the document may be a page."""
+    return _options(command, REPORT_FORMATS, ".json, .md, .html")
+
+
+def _options(command: F, formats: Sequence[str], endings: str) -> F:
     add_out = click.option(
         "--out", type=click.Path(path_type=Path), help="Write here; whole or not at all."
     )
     add_format = click.option(
         "--format",
         "form",
-        type=click.Choice(FORMATS),
-        help="Default: what --out ends in (.json, .md), else text.",
+        type=click.Choice(formats),
+        help=f"Default: what --out ends in ({endings}), else text.",
     )
     return add_format(add_out(command))
 

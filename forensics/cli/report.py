@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.output_options import output_options, put, spare_the_input
+from forensics.cli.output_options import put, report_output_options, spare_the_input
 from forensics.cli.reading_options import reading_of, reading_options
 from forensics.cli.streams import say
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
-from forensics.errors import ExitCode, InputError
-from forensics.render.output import choose_format, look_of, render
+from forensics.errors import ExitCode, InputError, UsageError
+from forensics.render.output import REPORT_FORMATS, choose_format, look_of, render
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_joined, load_run
 from forensics.settings import SEVERITIES, Settings, check_rules, load_settings
@@ -23,7 +23,7 @@ from forensics.settings import SEVERITIES, Settings, check_rules, load_settings
 
 @click.command(short_help="Say what went wrong in a run, and what to do about it.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
-@output_options
+@report_output_options
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
@@ -64,6 +64,7 @@ def report(
     Examples:
       forensics report runs/x
       forensics report runs/* --format json --out reports.json
+      forensics report runs/x --out report.html
       forensics report runs/x/steps.csv --fail-on error
       forensics report trainer_state.json
       tail -n +1 train.log | forensics report -
@@ -72,12 +73,15 @@ def report(
     Exit code: 0 done, 1 findings at or above --fail-on, 2 a PATH that cannot be read.
     """
     spare_the_input(out, paths)
+    form = choose_format(form, out, REPORT_FORMATS)
+    _no_page_on_a_terminal(form, out)
     settings = load_settings(config)
     check_rules(select, where="--select")
     check_rules(ignore, where="--ignore")
     chosen = replace(settings, select=select or settings.select, ignore=(*settings.ignore, *ignore))
-    diagnoses, errors = _diagnose_all(paths, chosen, reading_of(format_in, mapping), join)
-    form = choose_format(form, out)
+    diagnoses, errors = _diagnose_all(
+        paths, chosen, reading_of(format_in, mapping), join, keep_runs=form == "html"
+    )
     text = render(
         diagnoses,
         form,
@@ -98,10 +102,19 @@ def report(
     return ExitCode.FINDINGS if reached else ExitCode.DONE
 
 
+def _no_page_on_a_terminal(form: str, out: Path | None) -> None:
+    """A page is read by a browser; a pipe may take it there."""
+    if form == "html" and out is None and sys.stdout.isatty():
+        raise UsageError("a page needs a file", where="--format html", hint="--out report.html")
+
+
 def _diagnose_all(
-    paths: Sequence[str], settings: Settings, reading: Reading, join: bool
+    paths: Sequence[str], settings: Settings, reading: Reading, join: bool, *, keep_runs: bool
 ) -> tuple[list[Diagnosis], list[dict[str, str]]]:
-    """The diagnosis of each run that can be read, and path and message of each that cannot."""
+    """The diagnosis of each run that can be read, and path and message of each that cannot.
+
+    Without ``keep_runs`` a run is let go once it is judged: else every log stays in memory.
+    """
     diagnoses, errors = [], []
     for path in paths[:1] if join else paths:
         try:
@@ -114,5 +127,5 @@ def _diagnose_all(
         except InputError as error:
             errors.append({"path": path, "message": error.line()})
         else:
-            diagnoses.append(replace(diagnosis, source=None))  # else every log stays in memory
+            diagnoses.append(diagnosis if keep_runs else replace(diagnosis, source=None))
     return diagnoses, errors

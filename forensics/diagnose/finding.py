@@ -212,3 +212,9 @@ class Diagnosis:
         import forensics
 
         return forensics.plot_run(self)
+
+    def _repr_html_(self) -> str:
+        """Verdict and findings, for a notebook; see ``render_html_summary``."""
+        import forensics
+
+        return forensics.render_html_summary(self)

@@ -70,7 +70,9 @@ class _Data:
         return f"{int(self.steps[row]):,}"
 
 
-def param_story(run: Run, *, step: int | None = None, pattern: str = "") -> ParamStory:
+def param_story(
+    run: Run, *, step: int | None = None, pattern: str = "", top: int = TOP
+) -> ParamStory:
     """Tell the story of a run's parameters.
 
     Args:
@@ -78,6 +80,7 @@ def param_story(run: Run, *, step: int | None = None, pattern: str = "") -> Para
         step: look at the snapshot at this step, or the last one before it that has gradients;
             None for the last one with finite gradients before anything went bad for good.
         pattern: glob of the parameters to look at (``blocks.11.*``); empty for all.
+        top: parameters told in full, at most.
 
     Raises:
         InputError: the run has no per-parameter snapshots.
@@ -108,7 +111,7 @@ def param_story(run: Run, *, step: int | None = None, pattern: str = "") -> Para
             overflowed=bool(routine[row]),
             grad_l2=_norm(data.grads[row]),
             usual_growth=float(usual[row]),
-            top=_top(data, row, chosen),
+            top=_top(data, row, chosen, top),
             movers=_movers(data, usual, row, chosen),
             first_bad=first_bad,
             routine=int(routine.sum()),
@@ -272,11 +275,11 @@ def _standing(data: _Data, row: int, column: int, share: float) -> Standing:
     )
 
 
-def _top(data: _Data, row: int, chosen: IntArray) -> tuple[Standing, ...]:
+def _top(data: _Data, row: int, chosen: IntArray, most: int) -> tuple[Standing, ...]:
     norms = data.grads[row, chosen]
     bad = data.nonfinite[row, chosen] > 0
     size = np.where(np.isfinite(norms), norms, -1)
-    order = np.lexsort((np.arange(len(chosen)), -size, ~bad))[:TOP]
+    order = np.lexsort((np.arange(len(chosen)), -size, ~bad))[:most]
     finite = np.where(np.isfinite(data.grads[row]), data.grads[row], np.float32(np.nan))
     shares = squared_shares(finite[None, :])[0]
     columns = [int(chosen[i]) for i in order if bad[i] or size[i] >= 0]

@@ -12,11 +12,19 @@ from forensics.diagnose.finding import Diagnosis
 from forensics.errors import OutputError
 
 FORMATS = ("text", "json", "markdown")
+REPORT_FORMATS = (*FORMATS, "html")
+"""Those of a report; no other document has a page."""
 PIPE_WIDTH = 80
 """Columns where nobody's terminal tells."""
 WIDEST = 100
 """Columns at most: longer lines are harder to read, however wide the terminal."""
-_BY_SUFFIX = {".json": "json", ".md": "markdown", ".markdown": "markdown"}
+_BY_SUFFIX = {
+    ".json": "json",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
+}
 _SIGNS = "×→·…≥≤"
 
 
@@ -59,11 +67,12 @@ def _prints_signs(stream: TextIO, env: Mapping[str, str]) -> bool:
     return True
 
 
-def choose_format(wanted: str | None, out: Path | None) -> str:
-    """The format asked for, else the one the file's name ends in, else text."""
+def choose_format(wanted: str | None, out: Path | None, formats: Sequence[str] = FORMATS) -> str:
+    """The format asked for, else the one of ``formats`` the file's name ends in, else text."""
     if wanted:
         return wanted
-    return _BY_SUFFIX.get(out.suffix.lower(), "text") if out else "text"
+    named = _BY_SUFFIX.get(out.suffix.lower(), "text") if out else "text"
+    return named if named in formats else "text"
 
 
 def render(
@@ -79,16 +88,20 @@ def render(
 
     Args:
         diagnoses: in the order the runs were given.
-        form: one of ``FORMATS``.
+        form: one of ``REPORT_FORMATS``.
         look: how text looks; default: 80 columns, no colour, all signs.
         verbose: findings in full, and every rule's outcome.
-        errors: path and message of each run that could not be read (JSON tells them).
+        errors: path and message of each run that could not be read (JSON and HTML tell them).
         settings: the file that changed rules or thresholds, if any: the reader must know.
     """
     if form == "json":
         from forensics.render.json_report import render_json
 
         return render_json(diagnoses, errors=errors, settings=settings)
+    if form == "html":
+        from forensics.render.html.report import render_html
+
+        return render_html(diagnoses, errors=errors, settings=settings)
     if form == "markdown":
         from forensics.render.markdown_report import render_markdown
 

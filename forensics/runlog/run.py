@@ -82,6 +82,12 @@ class Run:
 
         return forensics.diagnose_run(self)
 
+    def _repr_html_(self) -> str:
+        """What went wrong in this run, for a notebook; the rules run once a display."""
+        import forensics
+
+        return forensics.render_html_summary(self.diagnose())
+
 
 def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Run:
     """Load a run.

@@ -1,0 +1,81 @@
+"""The templates of the page: whatever enters one is made visible and escaped, unasked.
+
+Text from logs is a stranger's. Jinja's autoescape keeps it out of the markup, ``finalize`` writes
+out what could turn a line around or hide (control and bidirectional characters), and a policy that
+names the page's own scripts and styles by their hash keeps all others from running.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from forensics.render.safe_text import visible
+
+SCRIPTS = ("uplot.min.js", "charts.js", "page.js")
+"""In the order in which they run."""
+STYLES = ("uplot.min.css", "page.css")
+_IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+@cache
+def environment() -> Environment:
+    """Where the templates are, and what makes text in them safe."""
+    return Environment(
+        loader=PackageLoader("forensics.render.html", "assets"),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _shown(value: Any) -> Any:
+    """A text as it may be shown; what is markup already is ours."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@cache
+def asset(name: str) -> str:
+    """A script or style that lies beside the templates.
+
+    Raises:
+        ValueError: it would end the element that it is put into.
+    """
+    text = (files("forensics.render.html") / "assets" / name).read_text(encoding="utf-8")
+    if "</script" in text.lower() or "</style" in text.lower():
+        raise ValueError(f"{name} would end its own element")
+    return text
+
+
+def content_security_policy() -> str:
+    """Nothing from anywhere, and only these scripts and styles: by hash, so no injected one."""
+    scripts = " ".join(_hash_source(asset(name)) for name in SCRIPTS)
+    styles = " ".join(_hash_source(asset(name)) for name in STYLES)
+    return (
+        f"default-src 'none'; script-src {scripts}; style-src {styles}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash_source(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
+
+
+def json_for_script(value: Any) -> Markup:
+    """JSON that may stand in a script element: pure ASCII, and nothing in it ends the element.
+
+    Raises:
+        ValueError: a number is NaN or Inf.
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.translate(_IN_SCRIPT))

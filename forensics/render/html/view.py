@@ -1,0 +1,214 @@
+"""One run as the page tells it: words and rows, ready for the template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from forensics.diagnose.bisection_file import bisection_of
+from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
+from forensics.diagnose.chart_series import chart_series
+from forensics.diagnose.finding import Diagnosis, Evidence, Finding, RunFacts, Status
+from forensics.diagnose.report_order import FOLLOWS, ROOT, FindingGroup, report_order
+from forensics.diagnose.wording import number, power_of_two
+from forensics.render import bisection_phrases as told
+from forensics.render.html.charts import ChartView, chart_views, charts_json
+from forensics.render.html.configuration import configuration
+from forensics.render.html.parameters import ParamsView, params_view
+from forensics.render.markdown_report import render_markdown
+from forensics.render.phrases import facts_line, lost, message, remedies, span, tally
+from forensics.runlog.run import Run
+
+MOST_EPISODES = 50
+"""Episodes of one rule that are listed; JSON has them all."""
+STATUS_WORDS = {
+    Status.HEALTHY: "healthy",
+    Status.FAULTY: "faulty",
+    Status.UNDECIDED: "undecided",
+    Status.INSUFFICIENT_DATA: "insufficient data",
+}
+_RELATIONS = {ROOT: "the root cause", FOLLOWS: "follows from the root"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceView:
+    """One signal's points: rows of a place and a value."""
+
+    signal: str
+    limit: str
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingView:
+    """One group of findings under its number."""
+
+    number: int
+    rule: str
+    severity: str
+    where: str
+    relation: str
+    root: bool
+    message: str
+    cause: str
+    remedy: str
+    evidence: tuple[EvidenceView, ...]
+    episodes: tuple[tuple[str, str], ...]
+    more_episodes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectionView:
+    """What a bisection found, and the table of what was tried."""
+
+    located: bool
+    headline: str
+    verdict: str
+    lines: tuple[tuple[str, str], ...]
+    trials: tuple[tuple[str, str, str], ...]
+    remedy: tuple[str, ...]
+    notes: tuple[str, ...]
+    capsule: str
+    next_command: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """A run's section of the page.
+
+    Attributes:
+        key: what the ids of the section begin with.
+        facts: the line below the path.
+        notes: what else the reader must know of the log, a clause each.
+        advice: what to do: the rule it is for (empty for the root) and the text.
+        tally: rules clear, skipped and failed, repairs.
+        charts: what stands around the drawings; empty where there is nothing to draw.
+        chart_data: what is drawn, plain JSON.
+        markdown: the whole report for an issue tracker.
+    """
+
+    key: str
+    diagnosis: Diagnosis
+    status: str
+    facts: str
+    notes: tuple[str, ...]
+    findings: tuple[FindingView, ...]
+    advice: tuple[tuple[str, str], ...]
+    tally: str
+    charts: tuple[ChartView, ...]
+    chart_data: dict[str, Any]
+    unit: str
+    params: ParamsView | None
+    bisection: BisectionView | None
+    bisection_notes: tuple[str, ...]
+    configuration: tuple[tuple[str, str], ...]
+    markdown: str
+
+
+def run_view(diagnosis: Diagnosis, key: str, *, places: int, settings: str = "") -> RunView:
+    """A run's section.
+
+    Args:
+        diagnosis: what to tell; its ``source`` gives charts, parameters, bisection and
+            configuration, which are left out where it is None.
+        key: unique in the page.
+        places: stretches of steps that a chart has at most.
+        settings: the file that changed rules or thresholds, if any.
+    """
+    run = diagnosis.source
+    charts = None if run is None else chart_series(run, diagnosis, places=places)
+    result, notes = (None, ()) if run is None else bisection_of(run)
+    return RunView(
+        key=key,
+        diagnosis=diagnosis,
+        status=STATUS_WORDS[diagnosis.verdict.status],
+        facts=facts_line(diagnosis.run),
+        notes=(*diagnosis.run.superseded, *lost(diagnosis.run)),
+        findings=finding_views(diagnosis),
+        advice=tuple(_advice(diagnosis)),
+        tally=tally(diagnosis, verbose=True, settings=settings),
+        charts=() if charts is None else chart_views(charts),
+        chart_data={} if charts is None else charts_json(charts),
+        unit=diagnosis.run.unit,
+        params=None if run is None else params_view(run),
+        bisection=None if result is None else _bisection(result),
+        bisection_notes=notes,
+        configuration=() if run is None else _configuration(run),
+        markdown=render_markdown(diagnosis, verbose=True, settings=settings),
+    )
+
+
+def _configuration(run: Run) -> tuple[tuple[str, str], ...]:
+    return tuple(configuration(run.manifest))
+
+
+def _advice(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    for place, (finding, remedy) in enumerate(remedies(diagnosis)):
+        yield (finding.rule if place else ""), remedy
+
+
+def finding_views(diagnosis: Diagnosis) -> tuple[FindingView, ...]:
+    """The findings in the order of every report, numbered from 1."""
+    groups = enumerate(report_order(diagnosis), start=1)
+    return tuple(_finding(place, group, diagnosis.run) for place, group in groups)
+
+
+def _finding(place: int, group: FindingGroup, run: RunFacts) -> FindingView:
+    finding = group.head
+    others = [f for f in group.findings if f is not finding]
+    return FindingView(
+        number=place,
+        rule=finding.rule,
+        severity=finding.severity.word,
+        where=_where(finding, run),
+        relation=_RELATIONS.get(group.relation, ""),
+        root=group.relation == ROOT,
+        message=message(finding),
+        cause=finding.cause,
+        remedy=finding.remedy,
+        evidence=tuple(map(_evidence, finding.evidence)),
+        episodes=tuple((_where(f, run), message(f)) for f in others[:MOST_EPISODES]),
+        more_episodes=max(len(others) - MOST_EPISODES, 0),
+    )
+
+
+def _where(finding: Finding, run: RunFacts) -> str:
+    where = span(finding, run)
+    return where if where == "whole run" else f"{run.unit} {where}"
+
+
+def _evidence(evidence: Evidence) -> EvidenceView:
+    written = power_of_two if evidence.signal == "scaler_scale" else number
+    places = evidence.places or tuple(f"{step:,}" for step in evidence.steps)
+    limit = evidence.threshold
+    known = limit is not None and limit == limit
+    return EvidenceView(
+        signal=evidence.signal,
+        limit=written(limit) if known and limit is not None else "",
+        rows=tuple(zip(places, map(written, evidence.values), strict=True)),
+    )
+
+
+def _bisection(result: BisectionResult) -> BisectionView:
+    located = result.status is BisectStatus.LOCATED
+    lines = [("states", told.states(result)), ("replay", told.replay(result))]
+    lines += told.details(result)
+    if result.bad_tensors:
+        lines.append(("bad", told.names(result.bad_tensors)))
+    if result.missing:
+        lines.append(("missing", "; ".join(result.missing)))
+    trials = result.what_if
+    return BisectionView(
+        located=located,
+        headline=told.headline(result) if located else "",
+        verdict=(result.reason if located else told.verdict(result)),
+        lines=tuple((label, text) for label, text in lines if text),
+        trials=tuple(
+            (one.change, told.outcome(one, result.first_bad_step), told.note(one)) for one in trials
+        ),
+        remedy=result.remedy,
+        notes=result.notes,
+        capsule=told.capsule(result) if result.capsule else "",
+        next_command=result.next_command,
+    )
