@@ -23,11 +23,23 @@ COUNT = rb"\d[\d,]{0,24}(?<!,)"
 """A count such as a step, with or without thousands separators; a fragment without group."""
 
 
+_THOUSANDS = re.compile(rb"(?>\d{1,3}(?>,\d{3})*+(?>\.\d+)?+(?>\n|\Z))++")
+"""A whole column of numbers with separators for thousands, and nothing doubtful among them."""
+
+
 def number(text: bytes | str) -> float | None:
     """One number in whatever spelling; None where it is none or says that nothing is there."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", errors="replace")
     return None if is_absent(text) else parse_number(text.strip())
+
+
+def quick(text: bytes) -> float | None:
+    """The same for a matched ``NUMBER``, which is plain nearly always."""
+    try:
+        return float(text)
+    except ValueError:
+        return number(text)
 
 
 def count(text: bytes) -> int:
@@ -55,6 +67,10 @@ def floats(cells: Sequence[bytes]) -> tuple[FloatArray, BoolArray | None]:
         return np.array(list(map(float, cells)), dtype=np.float64), None
     except ValueError:
         pass
+    text = b"\n".join(cells)
+    if b"," in text and _THOUSANDS.fullmatch(text):
+        plain = text.replace(b",", b"").split(b"\n")
+        return np.array(list(map(float, plain)), dtype=np.float64), None
     found = [_loose(cell) for cell in cells]
     values = np.array([np.nan if v is None else v for v in found], dtype=np.float64)
     present = np.array([v is not None for v in found], dtype=bool)
