@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from forensics.render.capsule_json import render_capsule_json
     from forensics.render.capsule_markdown import render_capsule_markdown
     from forensics.render.capsule_text import render_capsule_text
+    from forensics.render.compare_plot import plot_compare
     from forensics.render.html.report import render_html
     from forensics.render.html.summary import render_html_summary
     from forensics.render.inspect_json import render_inspect_json
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     from forensics.render.inspect_text import render_inspect_text
     from forensics.render.json_report import render_json
     from forensics.render.markdown_report import render_markdown
+    from forensics.render.params_plot import plot_params
+    from forensics.render.run_plot import plot_run
+    from forensics.render.scale_plot import plot_scale
     from forensics.render.text_report import render_text
     from forensics.replay.bisect import bisect_run
     from forensics.replay.capsule import run_capsule
@@ -118,6 +122,10 @@ _ORIGIN = {
     "load_run": "forensics.runlog.run",
     "load_settings": "forensics.settings",
     "param_story": "forensics.diagnose.param_story",
+    "plot_compare": "forensics.render.compare_plot",
+    "plot_params": "forensics.render.params_plot",
+    "plot_run": "forensics.render.run_plot",
+    "plot_scale": "forensics.render.scale_plot",
     "recipe": "forensics.record.recipe",
     "record_run": "forensics.record.reference_loop",
     "render_bisect_json": "forensics.render.bisect_json",
@@ -186,6 +194,10 @@ __all__ = [
     "load_run",
     "load_settings",
     "param_story",
+    "plot_compare",
+    "plot_params",
+    "plot_run",
+    "plot_scale",
     "recipe",
     "record_run",
     "render_bisect_json",

@@ -58,6 +58,26 @@ VERBS: Mapping[str, Verb] = {
         "compare",
         "Say whether two runs are the same, and where they part.",
     ),
+    "plot": Verb(
+        "forensics.cli.plot",
+        "plot",
+        "Draw a run on one page: loss, norms, rate, scale, skips, findings.",
+    ),
+    "plot-scale": Verb(
+        "forensics.cli.plot_scale",
+        "plot_scale",
+        "Draw the loss scale: growths, backoffs, skips, and its limits.",
+    ),
+    "plot-params": Verb(
+        "forensics.cli.plot_params",
+        "plot_params",
+        "Draw the gradient norm of every parameter as a heat map.",
+    ),
+    "plot-compare": Verb(
+        "forensics.cli.plot_compare",
+        "plot_compare",
+        "Draw two runs over each other, and where they part.",
+    ),
     "inspect": Verb(
         "forensics.cli.inspect",
         "inspect",

@@ -62,9 +62,10 @@ def axis_of(columns: Sequence[FloatArray], *, widest: float = RANGE) -> Axis:
     if len(size) == 0:
         return Axis(Layout.LINEAR)
     largest, smallest, usual = float(size.max()), float(size.min()), float(np.median(size))
+    tiny = largest < 1 / LARGEST_LINEAR
     few_zeros = np.count_nonzero(values == 0) <= FEW_ZEROS * len(values)
-    if few_zeros and not (values < 0).any() and largest / smallest >= widest:
+    if few_zeros and not (values < 0).any() and (largest / smallest >= widest or tiny):
         return Axis(Layout.LOG)
-    if largest / usual >= OUTLIER or largest > LARGEST_LINEAR:
+    if largest / usual >= OUTLIER or largest > LARGEST_LINEAR or tiny:
         return Axis(Layout.SYMLOG, usual)
     return Axis(Layout.LINEAR)

@@ -16,12 +16,13 @@ from forensics.runlog.steps import FloatArray, IntArray
 
 
 class Mark(StrEnum):
-    """What a mark in a chart stands for."""
+    """What a mark stands for; ``ROUTINE``: an overflow that the loss scaler dealt with."""
 
     GROWTH = "growth"
     BACKOFF = "backoff"
     SKIP = "skip"
     NOT_POSITIVE = "not-positive"
+    ROUTINE = "routine"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -88,7 +89,7 @@ class Chart:
         title: with the unit, if it has one.
         axis: how values are best laid out.
         series: at least one.
-        nonfinite: where the first series is NaN or Inf.
+        nonfinite: where the first series is NaN or Inf, and no loss scaler explains it.
         marks: events.
         limits: horizontal lines.
     """

@@ -35,6 +35,7 @@ PLACES = 1200
 """Stretches by default: more than a page at 200 dpi can tell apart at a line's width."""
 SPARSE = 0.5
 """Share of rows below which a column is drawn as points: a validation loss, not a gap."""
+ROUTINE_LABEL = "overflow, dealt with by the scaler"
 MOST_GROUPS = 6
 """Learning rates of so many parameter groups are drawn; more lines cannot be told apart."""
 
@@ -126,6 +127,12 @@ def _chart(
     bad = signals.present(leader) & ~np.isfinite(signals.column(leader))
     series = []
     marks = []
+    if leader == "grad_l2_pre_clip":
+        # A scaler that overflows now and then is at work, not ill: a mark, and no alarm.
+        routine = np.flatnonzero(bad & signals.scaling.routine)
+        bad[routine] = False
+        found = marks_at(grid, Mark.ROUTINE, ROUTINE_LABEL, routine)
+        marks += [found] if found.total else []
     for column, label in there.items():
         values = finite[column]
         if axis.positive:

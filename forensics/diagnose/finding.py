@@ -211,7 +211,8 @@ class Diagnosis:
         # By the public name: this stage knows none of the later ones, and still reads naturally.
         import forensics
 
-        return forensics.plot_run(self)
+        figure: Figure = forensics.plot_run(self)
+        return figure
 
     def _repr_html_(self) -> str:
         """Verdict and findings, for a notebook; see ``render_html_summary``."""

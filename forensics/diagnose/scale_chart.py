@@ -56,7 +56,7 @@ def _limits(floor: float) -> Iterator[Limit]:
         yield Limit(label="floor", value=floor)
     else:
         yield Limit(label="1, no scaling", value=1.0)
-    yield Limit(label="from here down 1/scale is Inf: NaN weights", value=2.0**POISON_LOG2)
+    yield Limit(label="1/scale is Inf", value=2.0**POISON_LOG2)
 
 
 def _moves(grid: Grid, kind: Mark, label: str, moves: Moves) -> Marks:

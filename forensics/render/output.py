@@ -122,8 +122,8 @@ def render(
     )
 
 
-def write_file(text: str, out: Path) -> None:
-    """Write a file whole or not at all, as UTF-8.
+def write_file(data: str | bytes, out: Path) -> None:
+    """Write a file whole or not at all; text as UTF-8.
 
     Raises:
         OutputError: it cannot be written; what was there is as it was.
@@ -132,10 +132,10 @@ def write_file(text: str, out: Path) -> None:
 
     try:
         if out.exists() and not out.is_file():  # a pipe or /dev/null: nothing to be kept whole
-            out.write_text(text, encoding="utf-8")
+            out.write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
         else:
             # Through a link to the file it names: else the link would be replaced.
-            atomic_write(out.resolve(), text)
+            atomic_write(out.resolve(), data)
     except OSError as error:
         hint = "choose another --out"
         raise OutputError(error.strerror or str(error), where=out, hint=hint) from error

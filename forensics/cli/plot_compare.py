@@ -1,0 +1,51 @@
+"""``forensics plot-compare``: two runs over each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_terminal
+from forensics.diagnose.chart_series import chart_series
+from forensics.diagnose.comparison import compare
+from forensics.errors import ExitCode
+from forensics.render.compare_plot import draw_compare
+from forensics.runlog.run import load_run
+
+
+@click.command("plot-compare", short_help="Draw two runs over each other, and where they part.")
+@click.argument("run_a", metavar="RUN_A", type=click.Path())
+@click.argument("run_b", metavar="RUN_B", type=click.Path())
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="X",
+    help="Relative difference up to which numbers are alike. Default: 0, the same bits.",
+)
+@plot_options
+def plot_compare(run_a: str, run_b: str, rtol: float, out: Path | None, show: bool) -> ExitCode:
+    """Draw two runs over each other, and where they part.
+
+    A line marks the first step at which any column differs, another where they differ by more than
+    1 %. By default the picture goes beside RUN_A.
+
+    \b
+    Examples:
+      forensics plot-compare runs/a runs/b
+      forensics plot-compare runs/a runs/b --rtol 1e-5 --out apart.png
+      forensics plot-compare runs/a runs/b --show
+
+    Exit code: 0 done, 2 a RUN that cannot be read, or no step in common.
+    """
+    prepare("plot-compare", out, show, (run_a, run_b))
+    a, b = load_run(run_a), load_run(run_b)
+    out = out or (None if show else beside(a.path, "compare"))
+    comparison = compare(a, b, rtol=rtol)
+    series = chart_series(a), chart_series(b)
+    if show:
+        put_terminal([*zip("AB", series, strict=True)], ("loss", "norm"))
+    if out is not None:
+        put_figure(draw_compare(comparison, *series), out)
+    return ExitCode.DONE
