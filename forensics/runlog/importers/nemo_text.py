@@ -7,29 +7,28 @@ is taken where it changes.
 
 from __future__ import annotations
 
-import re
+import numpy as np
 
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
-from forensics.runlog.scanner.numbers import NUMBER, number
-from forensics.runlog.scanner.rows import Cell, Rows
+from forensics.runlog.scanner.line_cells import Columns, LineCells
+from forensics.runlog.scanner.rows import Rows
 from forensics.runlog.scanner.source import LogSource
-from forensics.runlog.steps import StepTable
+from forensics.runlog.steps import BoolArray, FloatArray, StepTable
 
 _NEEDLE = b"reduced_train_loss"
-_CELL = re.compile(
-    rb"\b(lr|global_step|reduced_train_loss|val_loss|grad_norm|loss_scale)\s*[:=]\s*("
-    + NUMBER
-    + rb")"
-)
-_COLUMN = {
-    "lr": "lr",
-    "reduced_train_loss": "loss",
-    "grad_norm": "grad_l2_pre_clip",
-    "loss_scale": "scaler_scale",
+_COLUMNS = {
+    b"global_step": "step",
+    b"lr": "lr",
+    b"reduced_train_loss": "loss",
+    b"val_loss": "val_loss",
+    b"grad_norm": "grad_l2_pre_clip",
+    b"loss_scale": "scaler_scale",
 }
+_PRINTED = LineCells(_COLUMNS, before=rb"[\s|]")
+_BAR = LineCells(_COLUMNS, before=rb"[\s,\[]", equals=b"=")
 
 
 def _sniff(head: Head) -> Match | None:
@@ -45,24 +44,51 @@ def _line_at(text: bytes, at: int) -> bytes:
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    rows = Rows(source.log)
-    stale: float | None = None
+    rows, validation = Rows(source.log), _Validation()
     for block in source.blocks():
-        for line in block.split(b"\n"):
-            if _NEEDLE not in line:
-                continue
-            found = {name.decode(): number(text) for name, text in _CELL.findall(line)}
-            step = found.get("global_step")
-            if step is None or not 0 <= step < 2**53:
-                continue
-            cells: dict[str, Cell] = {c: found[n] for n, c in _COLUMN.items() if n in found}
-            validation = found.get("val_loss")
-            if validation is not None and validation != stale and len(rows):
-                cells["val_loss"] = validation
-            stale = validation if validation is not None else stale
-            rows.add(int(step), cells)
+        lines = [line for line in block.split(b"\n") if _NEEDLE in line]
+        if not lines:
+            continue
+        bar = _NEEDLE + b"=" in lines[0]
+        columns = (_BAR if bar else _PRINTED).columns(lines)
+        step, there = columns.pop("step", (np.full(len(lines), np.nan), None))
+        keep = np.isfinite(step) & (step >= 0) & (step < 2.0**53)
+        keep &= True if there is None else there
+        if "val_loss" in columns:
+            values, new = validation.fresh(*columns.pop("val_loss"))
+            columns |= {"val_loss": (values, new)} if new.any() else {}
+        rows.extend({"step": step[keep].astype(np.int64), **_at(columns, keep)})
     facts = LogFacts(step_base=0, meanings={"loss": Meaning.LAST})
     return rows.table(nemo_text.name, facts, where=source.path)
+
+
+def _at(columns: Columns, rows: BoolArray) -> Columns:
+    return {
+        name: (values[rows], None if there is None else there[rows])
+        for name, (values, there) in columns.items()
+    }
+
+
+class _Validation:
+    """Tells a validation loss that is new from one that is only repeated."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def fresh(self, values: FloatArray, there: BoolArray | None) -> tuple[FloatArray, BoolArray]:
+        """The values with only those present that differ from the one before; never the first."""
+        written = np.flatnonzero(there) if there is not None else np.arange(len(values))
+        found = values[written]
+        first = self._last is None
+        before = np.concatenate(([np.nan if self._last is None else self._last], found[:-1]))
+        changed = (found != before) & ~(np.isnan(found) & np.isnan(before))
+        if first:
+            changed[:1] = False
+        if len(found):
+            self._last = float(found[-1])
+        new = np.zeros(len(values), dtype=bool)
+        new[written[changed]] = True
+        return np.where(new, values, np.nan), new
 
 
 nemo_text = Importer(

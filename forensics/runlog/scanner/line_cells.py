@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from forensics.runlog.scanner.numbers import NUMBER, floats
 from forensics.runlog.steps import BoolArray, FloatArray
 
+Columns = dict[str, tuple[FloatArray, BoolArray | None]]
+"""Values by column, and where there are some (None for all)."""
+
 
 class LineCells:
     r"""Finds ``name: number`` in lines.
@@ -15,10 +18,11 @@ class LineCells:
     Args:
         names: name in the line → column.
         before: fragment of the one character before a name, such as ``[\s,]``.
+        equals: what stands between name and number.
     """
 
-    def __init__(self, names: Mapping[bytes, str], before: bytes) -> None:
-        self._find = {column: _search(name, before) for name, column in names.items()}
+    def __init__(self, names: Mapping[bytes, str], before: bytes, equals: bytes = b": ") -> None:
+        self._find = {column: _search(name + equals, before) for name, column in names.items()}
 
     def columns(self, lines: Sequence[bytes]) -> dict[str, tuple[FloatArray, BoolArray | None]]:
         """Each column that any line has: values, and where there are some (None for all)."""
@@ -30,7 +34,7 @@ class LineCells:
         return found
 
 
-def _search(name: bytes, before: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
+def _search(text: bytes, before: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
     """The search for a name and its number; literal first, which is 5 times as fast."""
-    literal = re.escape(name) + rb": "
+    literal = re.escape(text)
     return re.compile(literal + rb"(?<=" + before + literal + rb")(" + NUMBER + rb")").search
