@@ -15,8 +15,9 @@ from forensics.runlog.importers.overflow_only import UNKNOWN, read_notes
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import LONG_HEAD, Head
+from forensics.runlog.scanner.near import matches_near
 from forensics.runlog.scanner.numbers import NUMBER, number
-from forensics.runlog.scanner.overflow_notes import NOTE, TOTALS, OverflowNotes, hints_of
+from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, TOTALS, OverflowNotes, hints_of
 from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.skip_totals import TOTAL, with_skip_totals
 from forensics.runlog.scanner.source import LogSource
@@ -29,6 +30,7 @@ _REDUCED = (
 _RECORD = re.compile(TOTALS + rb"|" + _PIPELINE)
 _STEPPED = re.compile(TOTALS + rb"|" + _PIPELINE + rb"|Grad overflow on iteration:? ?\d")
 _EVENT = re.compile(TOTALS + rb"|" + _PIPELINE + rb"|" + _REDUCED + rb"|" + NOTE)
+_NEEDLES = (b"step=", b"steps: ", b"Reducing dynamic loss scale", *NEEDLES)
 _OVERFLOW = re.compile(
     rb"(?:OVERFLOW|loss scale overflow)! (?:Rank \d{1,6} )?Skipping step\. Attempted"
     rb"|Overflow detected\. Skipping step\. Attempted|Grad overflow on iteration"
@@ -48,7 +50,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         return read_notes(source, deepspeed.name)
     engine = _Engine(Rows(source.log, size=source.size))
     for block in source.blocks():
-        for match in _EVENT.finditer(block):
+        for match in matches_near(_EVENT, block, _NEEDLES):
             engine.take(match)
     engine.finish()
     facts = LogFacts(

@@ -16,6 +16,7 @@ from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import LONG_HEAD, Head
+from forensics.runlog.scanner.interleaved import Dated, Interleaved
 from forensics.runlog.scanner.labelled import LabelledRecords, Layout
 from forensics.runlog.scanner.numbers import NUMBER, count, number
 from forensics.runlog.scanner.rounded import restore_rounded_scale
@@ -49,6 +50,7 @@ _TEXT = Layout(
     equals=rb"=",
     value=rb"[^,\s]*",
     column=_column,
+    mark=b"num_updates=",
 )
 _OBJECT = Layout(
     start=rb'\btrain(?:_inner)? \| \{(?=[^\n]*"(?:train_)?num_updates": "?(?P<step>\d{1,15}))',
@@ -57,6 +59,7 @@ _OBJECT = Layout(
     equals=rb':[ \t]*"?',
     value=rb"[^,}\n]*",
     column=_column,
+    mark=b'num_updates"',
 )
 _EPOCH = Layout(
     start=rb"\bepoch (?P<epoch>\d{1,9})(?=[ \t]*\|[ \t]*loss )"
@@ -66,6 +69,7 @@ _EPOCH = Layout(
     equals=rb"[ \t]+",
     value=rb"[^|\n]*",
     column=_column,
+    mark=b"num_updates ",
 )
 _LAYOUTS = (_TEXT, _OBJECT, _EPOCH)
 """In this order: summaries of epochs are read only where nothing else is logged."""
@@ -83,7 +87,7 @@ _VALID_OBJECT = (
 _BETWEEN = re.compile(rb"|".join((_NOTE, _VALID, _VALID_OBJECT)))
 _NEEDLES = (b"overflow detected", b"valid on '", b'"valid')
 _NOTED = re.compile(_NOTE)
-_CLIP = re.compile(rb"'?clip_norm'?[:=] ?(\d[\d.]{0,20})")
+_CLIP = re.compile(rb"'?clip_norm'?[:=] ?(\d{1,9}(?:\.\d{1,9})?)")
 
 
 def _layout_of(text: bytes) -> Layout | None:
@@ -107,19 +111,19 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = Rows(source.log, size=source.size)
     records = LabelledRecords(_layout_of(head) or _TEXT, rows)
     between = _Between(rows)
+    log = Interleaved(
+        records,
+        rows,
+        between=_BETWEEN,
+        needles=_NEEDLES,
+        take=between.take,
+        cells=between.cells,
+    )
     for block in source.blocks():
-        if not any(needle in block for needle in _NEEDLES):
-            between.records(block, records)
-            continue
-        at = 0
-        for match in _BETWEEN.finditer(block):
-            between.records(block[at : match.start()], records)
-            between.take(match)
-            at = match.end()
-        between.records(block[at:], records)
-    between.finish()
+        log.read(block)
+    between.finish(records.last_step)
     clip = _CLIP.search(head)
-    limit = float(clip.group(1).rstrip(b".").split(b".")[0]) if clip else 0.0
+    limit = number(clip.group(1)) if clip else None
     facts = LogFacts(
         step_base=1,
         meanings={
@@ -145,35 +149,28 @@ class _Between:
         self._last = 0
         self.total = 0
 
-    def records(self, text: bytes, records: LabelledRecords) -> None:
-        """Records without notes between them; the notes before belong to the first one."""
-        if len(text) < 40 or (not records.starts(text[: 1 << 14]) and not records.starts(text)):
-            return
-        if self._noted:
-            end = records.end_of_first(text)
-            records.read(text[:end], {"skipped_steps": len(self._noted)})
-            self._noted = []
-            text = text[end:]
-        records.read(text)
-        self._last = max(records.last_step, self._last)
-
-    def take(self, match: re.Match[bytes]) -> None:
+    def take(self, match: re.Match[bytes]) -> Dated | None:
         """A note of an overflow, or a validation."""
         if match["now"] is not None:
             self.total += 1
             self._noted.append(number(match["now"]))
-            return
+            return None
         at, loss = match["text_at"] or match["json_at"], match["text_loss"] or match["json_loss"]
         self._last = max(self._last, count(at))
-        self._rows.add(count(at), {"val_loss": number(loss)})
+        return count(at), {"val_loss": number(loss)}
 
-    def finish(self) -> None:
+    def cells(self) -> dict[str, Cell]:
+        """What the notes say of the record that follows them."""
+        skipped, self._noted = len(self._noted), []
+        return {"skipped_steps": skipped} if skipped else {}
+
+    def finish(self, last: int) -> None:
         """Overflows that no record follows: attempts at the next update, a row each."""
-        for attempt, after in enumerate(self._noted):
+        for attempt, after in enumerate(self._noted, max(self._last, last) + 1):
             cells: dict[str, Cell] = {"skipped_steps": 1}
             if after is not None:
                 cells["scaler_scale"] = 2 * after
-            self._rows.add(self._last + 1 + attempt, cells)
+            self._rows.add(attempt, cells)
 
     def told(self) -> tuple[str, ...]:
         """Notes for the reader of the report."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from forensics.runlog.log_facts import LogFacts, Meaning, ScalerHints
+from forensics.runlog.scanner.interleaved import Dated, Interleaved
 from forensics.runlog.scanner.labelled import LabelledRecords, Layout
 from forensics.runlog.scanner.numbers import COUNT, NUMBER, count, number
 from forensics.runlog.scanner.overflow_notes import (
@@ -81,6 +82,7 @@ _LAYOUT = Layout(
     equals=rb"(?::[ \t]*|[ \t]+(?=" + NUMBER + rb"[ \t]*\|))",
     value=rb"[^|\n]*",
     column=column_of,
+    mark=b"iteration",
 )
 
 
@@ -88,38 +90,26 @@ def read_megatron(source: LogSource, name: str, facts: LogFacts) -> StepTable:
     """Read a log of Megatron's records, DeepSpeed's overflow notes between them included."""
     rows = Rows(source.log, size=source.size)
     records, notes = LabelledRecords(_LAYOUT, rows), OverflowNotes()
+
+    def take(match: re.Match[bytes]) -> Dated | None:
+        if match["val_loss"] is not None:
+            step = int(match["at"] or records.last_step)
+            return step, {"val_loss": number(match["val_loss"])}
+        if match["total"] is not None:
+            notes.total_so_far = int(match["total"])
+        else:
+            notes.take(match)
+        return None
+
+    log = Interleaved(
+        records, rows, between=_BETWEEN, needles=_NEEDLES, take=take, cells=notes.cells
+    )
     for block in source.blocks():
-        if not any(needle in block for needle in _NEEDLES):
-            _plain(block, records, notes)
-            continue
-        at = 0
-        for match in _BETWEEN.finditer(block):
-            _plain(block[at : match.start()], records, notes)
-            at = match.end()
-            if match["val_loss"] is not None:
-                step = int(match["at"] or records.last_step)
-                rows.add(step, {"val_loss": number(match["val_loss"])})
-            elif match["total"] is not None:
-                notes.total_so_far = int(match["total"])
-            else:
-                notes.take(match)
-        _plain(block[at:], records, notes)
+        log.read(block)
     head = source.head().text
     table = rows.table(name, _with_options(facts, head), where=source.path)
     table = replace(table, earlier=tuple(_settled(old, notes.total > 0) for old in table.earlier))
     return _settled(table, notes.total > 0)
-
-
-def _plain(text: bytes, records: LabelledRecords, notes: OverflowNotes) -> None:
-    """Records without anything between them; what was counted belongs to the first one."""
-    if RECORD.search(text) is None:
-        return
-    cells = notes.cells()
-    if cells:
-        end = records.end_of_first(text)
-        records.read(text[:end], cells)
-        text = text[end:]
-    records.read(text)
 
 
 # -- what the lines do not say ------------------------------------------------------------------

@@ -32,6 +32,7 @@ _LAYOUT = Layout(
     equals=rb":",
     value=rb"\S*",
     column=_COLUMNS.get,
+    mark=b"step:",
 )
 _RECORD = re.compile(_LAYOUT.start)
 _TOTAL = re.compile(rb"(?<![\w.])step:\d{1,15}/(\d{1,15})[ \t]")

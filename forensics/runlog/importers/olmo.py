@@ -40,6 +40,7 @@ _LAYOUT = Layout(
     equals=rb"=",
     value=rb"[^\n]*",
     column=_column,
+    mark=b"[step=",
 )
 _RECORD = re.compile(_LAYOUT.start + rb"[ \t]*\n[ \t]+[A-Za-z][\w/ ().-]{0,80}=")
 _TOTAL = re.compile(rb"\[step=[\d,]{1,20}/([\d,]{0,19}\d)\b")

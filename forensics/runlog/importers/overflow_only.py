@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.scanner.head import LONG_HEAD
+from forensics.runlog.scanner.near import matches_near
 from forensics.runlog.scanner.numbers import number
-from forensics.runlog.scanner.overflow_notes import NOTE, OverflowNotes, hints_of
+from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, OverflowNotes, hints_of
 from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
@@ -75,7 +76,7 @@ def _numbered(source: LogSource, name: str, facts: LogFacts) -> StepTable:
     after: float | None = None
     first_writer: object = None
     for block in source.blocks():
-        for match in _NOTES.finditer(block):
+        for match in matches_near(_NOTES, block, NEEDLES):
             writer = (match["rank"], match["logged"], match["scaler"])
             first_writer = first_writer or writer
             if writer != first_writer:

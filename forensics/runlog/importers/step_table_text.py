@@ -48,6 +48,7 @@ _LAYOUT = Layout(
     equals=rb"(?:[ \t]*[:=][ \t]*|[ \t]+)(?=" + NUMBER + rb")",
     value=rb"[^|\n]*",
     column=_column,
+    mark=b"tep",
 )
 _RECORD = re.compile(_LAYOUT.start + rb"\|[ \t]*(?:(?:train|val|validation)[ _])?[lL]oss\b")
 

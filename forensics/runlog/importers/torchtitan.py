@@ -33,6 +33,7 @@ _LAYOUT = Layout(
     equals=rb":[ \t]*",
     value=rb"\S*",
     column=_COLUMNS.get,
+    mark=b"step:",
 )
 _RECORD = re.compile(_LAYOUT.start)
 _OURS = re.compile(_LAYOUT.start + rb"[^\n]{0,400}\b(?:memory|tps|mfu):")

@@ -9,7 +9,7 @@ import numpy as np
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.steps import BoolArray, Column, IntArray, StepTable
 
-TRAINING = ("loss", "grad_l2_pre_clip", "lr", "scaler_scale")
+TRAINING = ("loss", "grad_l2_pre_clip", "lr", "scaler_scale", "skipped_steps")
 """Columns of which one is in every row that tells of training (and not of validation alone)."""
 
 

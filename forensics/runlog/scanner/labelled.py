@@ -36,6 +36,7 @@ class Layout:
         equals: what stands between a name and its value.
         value: any value, without group; it may be empty after a number.
         column: the column that a name is; None for what is passed over.
+        mark: a text that is in every ``start`` and hardly anywhere else, by which they are counted.
     """
 
     start: bytes
@@ -44,6 +45,7 @@ class Layout:
     equals: bytes
     value: bytes
     column: Name
+    mark: bytes
 
 
 class LabelledRecords:
@@ -68,44 +70,56 @@ class LabelledRecords:
 
     def starts(self, text: bytes) -> int:
         """How many records begin in a text."""
-        return sum(1 for _ in self._start.finditer(text))
+        return len(self._start.findall(text))
 
-    def end_of_first(self, text: bytes) -> int:
-        """Where the line of the first record ends; the length of the text where it is the last."""
-        match = self._start.search(text)
-        end = text.find(b"\n", match.end()) if match else -1
-        return end if end >= 0 else len(text)
+    def any(self, text: bytes) -> bool:
+        """Does any record begin in a text?"""
+        return self._start.search(text) is not None
+
+    def positions(self, text: bytes) -> list[int]:
+        """Where the records of a text begin."""
+        return [match.start() for match in self._start.finditer(text)]
+
+    def step_at(self, text: bytes, at: int) -> int:
+        """Step of the record that begins somewhere in a text; -1 where none does."""
+        match = self._start.match(text, at)
+        return count(match["step"]) if match else -1
 
     @property
     def last_step(self) -> int:
         """Step of the record that was read last; 0 before the first one."""
         return self._last
 
-    def read(self, text: bytes, first: Mapping[str, Cell] | None = None) -> int:
+    def read(self, text: bytes, beside: Mapping[int, Mapping[str, Cell]] | None = None) -> int:
         """Append the records of a text, which holds whole ones.
 
         Args:
             text: clean text.
-            first: cells that the first record has beside its own.
+            beside: cells that a record has beside its own, or instead of them; by its number in
+                the text, from 0.
 
         Returns:
             How many were appended.
         """
-        if first or len(text) < _WORTHWHILE:
-            return self._one_by_one(text, first or {})
-        found = self._together(text)
+        beside = beside or {}
+        found = self._together(text) if len(text) >= _WORTHWHILE else None
         if found is None:
-            return self._one_by_one(text, {})
+            return self._one_by_one(text, beside)
+        names = tuple(self._pattern.groupindex)
         if found:
-            self._last = count(found[-1][self._pattern.groupindex["step"] - 1])
-        return self._rows.take(self._pattern, found, len(text))
+            self._last = count(found[-1][names.index("step")])
+        if beside:
+            names, found = _widened(names, found, beside)
+        return self._rows.take(names, found, len(text))
 
     def _together(self, text: bytes) -> list[tuple[bytes, ...]] | None:
         """The cells of all records of a text; None where one does not fit the pattern."""
-        there = self.starts(text)
+        most, there = text.count(self._layout.mark), -1
         while self._learned < _MOST_LEARNED:
             found: list[tuple[bytes, ...]] = self._pattern.findall(text) if self._keys else []
-            if len(found) == there:
+            if len(found) < most and there < 0:
+                there = self.starts(text)
+            if len(found) in (most, there):
                 return found if self._pattern.groups > 1 else None
             if not self._learn(text):
                 return None
@@ -150,9 +164,9 @@ class LabelledRecords:
             yield match.group(1), match.group(2)
             at = match.end()
 
-    def _one_by_one(self, text: bytes, first: Mapping[str, Cell]) -> int:
+    def _one_by_one(self, text: bytes, beside: Mapping[int, Mapping[str, Cell]]) -> int:
         done = 0
-        for match in self._start.finditer(text):
+        for done, match in enumerate(self._start.finditer(text), 1):
             cells: dict[str, Cell] = {
                 name: number(cell)
                 for name, cell in match.groupdict().items()
@@ -163,9 +177,31 @@ class LabelledRecords:
                 if name is not None and name not in cells:
                     cells[name] = leading_number(value)
             self._last = count(match["step"])
-            self._rows.add(self._last, {**cells, **(first if not done else {})})
-            done += 1
+            self._rows.add(self._last, {**cells, **beside.get(done - 1, {})})
         return done
+
+
+def _widened(
+    names: tuple[str, ...],
+    found: Sequence[tuple[bytes, ...]],
+    beside: Mapping[int, Mapping[str, Cell]],
+) -> tuple[tuple[str, ...], list[tuple[bytes, ...]]]:
+    """Cells of records with those beside them: further columns, and values that go before."""
+    further = dict.fromkeys(name for cells in beside.values() for name in cells)
+    names = (*names, *(name for name in further if name not in names))
+    rest = (b"",) * (len(names) - len(found[0])) if found else ()
+    rows = [(*cells, *rest) for cells in found]
+    for row, cells in beside.items():
+        merged = dict(zip(names, rows[row], strict=True))
+        merged |= {name: _written(cell) for name, cell in cells.items()}
+        rows[row] = tuple(merged.values())
+    return names, rows
+
+
+def _written(cell: Cell) -> bytes:
+    if isinstance(cell, bool):
+        return b"1" if cell else b"0"
+    return b"" if cell is None else str(cell).encode()
 
 
 _LEADING = re.compile(rb"\s*(" + NUMBER + rb")")

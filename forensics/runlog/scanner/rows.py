@@ -81,14 +81,17 @@ class Rows:
         Returns:
             How many rows were appended.
         """
-        return self.take(pattern, pattern.findall(block), len(block))
+        return self.take(tuple(pattern.groupindex), pattern.findall(block), len(block))
 
-    def take(
-        self, pattern: re.Pattern[bytes], found: Sequence[tuple[bytes, ...]], size: int
-    ) -> int:
-        """Append what ``findall`` of a pattern has found in a block of ``size`` bytes.
+    def take(self, names: tuple[str, ...], found: Sequence[tuple[bytes, ...]], size: int) -> int:
+        """Append cells that were found in a block of ``size`` bytes.
 
         As ``match``, for a reader that must look at the matches first.
+
+        Args:
+            names: the columns, ``step`` among them.
+            found: the cells of each row, as text.
+            size: bytes of the block.
         """
         self._flush()
         if not found:
@@ -98,9 +101,9 @@ class Rows:
             share = self._size / max(size, 1)
             self.expect(int(1.05 * len(found) * share))
         text = b"\n".join(map(_JOIN, found)) + b"\n"
-        pieces = parse_fast(text, _layout(tuple(pattern.groupindex)))
+        pieces = parse_fast(text, _layout(names))
         if pieces is None:
-            self.extend(_loosely(pattern, found))
+            self.extend(_loosely(names, found))
         for columns in pieces or ():
             self._builder.append(columns)
         return len(self._builder) - before
@@ -202,9 +205,9 @@ def _layout(names: tuple[str, ...]) -> Layout:
     return Layout(names, kinds, names, _DELIMITER.decode())
 
 
-def _loosely(pattern: re.Pattern[bytes], found: Sequence[tuple[bytes, ...]]) -> dict[str, Any]:
+def _loosely(names: Sequence[str], found: Sequence[tuple[bytes, ...]]) -> dict[str, Any]:
     """Matches of which some cell is spelled oddly, cell by cell."""
-    cells = dict(zip(pattern.groupindex, map(list, zip(*found, strict=True)), strict=True))
+    cells = dict(zip(names, map(list, zip(*found, strict=True)), strict=True))
     there = [bool(cell) for cell in cells["step"]]
     columns: dict[str, Any] = {
         name: floats(list(compress(column, there)))

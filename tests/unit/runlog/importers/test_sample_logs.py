@@ -30,6 +30,11 @@ def brackets(table: StepTable) -> list[tuple[int, int, int]]:
 
 
 HEALTHY = (
+    "meglm-n4-skip10.out",
+    "mds-3d-ds-on.out",
+    "ds-sft-opt1.3b.log",
+    "ds-rm-opt350m.log",
+    "ex-fairseq-nat-overflow.txt",
     "hf-chatglm-stdout.txt",
     "hf-lora-lr0step1.json",
     "hf-mt5-ok.json",
@@ -167,6 +172,71 @@ def ranks_merged(table: StepTable) -> None:
     assert table["grad_l2_pre_clip"].tolist() == [26.625, 46.5]
 
 
+def nineteen_skips(table: StepTable) -> None:
+    assert brackets(table) == [(1, 10, 10), (11, 20, 8), (21, 30, 1)]
+    assert table["loss"][1] == pytest.approx(12.03, abs=5e-3)
+    assert table["loss"][2] == pytest.approx(22.48, abs=5e-3)
+    assert not table.present("loss")[0]
+    assert table.facts is not None
+    assert table.facts.precision == "fp16"
+
+
+def jump_at_three(table: StepTable) -> None:
+    at = {int(step): value for step, value in zip(table.step, table["loss"], strict=True)}
+    assert at[1] == pytest.approx(12.44, abs=5e-3)
+    assert at[3] == pytest.approx(41.03, abs=5e-3)
+    assert not table.has("scaler_scale")
+    assert not table.has("grad_l2_pre_clip")
+
+
+def vanished_losses(table: StepTable) -> None:
+    assert table.step.tolist() == [5426, 5427, 5428]
+    assert np.isnan(table["loss"]).all()
+    assert table.present("loss").all()
+    assert np.isnan(table["grad_l2_pre_clip"]).all()
+
+
+def stuck_scale(table: StepTable) -> None:
+    assert sum(count for _, _, count in brackets(table)) == 1586
+    assert table.step[-1] == 2500
+    assert table["scaler_scale"][-1] == 1
+    assert table.present("grad_l2_pre_clip").tolist() == [True, True, False, False]
+
+
+def a_scaler_at_work(table: StepTable) -> None:
+    assert sum(count for _, _, count in brackets(table)) == 139
+    assert (brackets(table)[0], table.step[-1]) == ((1, 10, 6), 7360)
+    assert table.facts is not None
+    assert any("67 of 139 overflows" in note for note in table.facts.notes)
+
+
+def first_ten(table: StepTable) -> None:
+    assert table.step[:10].tolist() == list(range(1, 11))
+    assert table["skipped_steps"][:10].tolist() == [1] * 10
+    assert table["scaler_scale"][9] == 128
+    assert table["scaler_scale"][0] == 65536
+
+
+def collapse_and_abort(table: StepTable) -> None:
+    scales = table["scaler_scale"][table.present("scaler_scale")]
+    assert scales[0] == 0.5
+    assert scales[-1] == pytest.approx(2.44e-4, rel=1e-2)  # in force when it last overflowed
+    assert table.facts is not None
+    assert any("0.00012207" in note for note in table.facts.notes)
+
+
+def numbers_as_strings(table: StepTable) -> None:
+    assert table.step.tolist() == [1, 2, 3, 4]
+    assert table["loss"].tolist() == [16.475, 16.446, 25.22, 18.079]
+    assert table["skipped_steps"].tolist() == [0, 0, 2, 0]
+
+
+def one_overflow(table: StepTable) -> None:
+    assert table["loss"][:2].tolist() == [3.139, 3.14]
+    assert brackets(table)[-1][2] == 1
+    assert table["val_loss"][table.present("val_loss")].tolist() == [12.144]
+
+
 KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
     "hf-whisper-lv2-4skip.json": ("hf-trainer-state", scarce_skips),
     "hf-whisper-flemish-10skip.json": ("hf-trainer-state", ten_skips),
@@ -188,6 +258,15 @@ KNOWN: dict[str, tuple[str, Callable[[StepTable], None]]] = {
     "mng-soap.txt": ("modded-nanogpt", two_loss_spikes),
     "olmo-20m-zero-grad.log": ("olmo", no_gradient),
     "ex-torchtitan-2389-dupranks.txt": ("torchtitan", ranks_merged),
+    "meglm-n4-skip10.out": ("megatron-lm", nineteen_skips),
+    "mds-3d-ds-on.out": ("megatron-deepspeed", jump_at_three),
+    "ex-mds-396-gradnan.txt": ("megatron-deepspeed", vanished_losses),
+    "ex-mds-scale1-skip1586.txt": ("megatron-deepspeed", stuck_scale),
+    "ds-sft-opt1.3b.log": ("deepspeed", a_scaler_at_work),
+    "ds-rm-opt350m.log": ("deepspeed", first_ten),
+    "ex-fairseq-512-collapse.txt": ("fairseq", collapse_and_abort),
+    "ex-fairseq-json-13b.txt": ("fairseq", numbers_as_strings),
+    "ex-fairseq-nat-overflow.txt": ("fairseq", one_overflow),
     "pl-pinn-nan.csv": ("lightning-csv", nan_from_218),
     "yolo-anpr-inf.csv": ("ultralytics-csv", validation_inf),
     "keras-voice.log": ("keras-csv", overfit),
@@ -205,6 +284,9 @@ def test_what_is_known_is_read(name: str) -> None:
 
 
 RULES = {
+    "ex-mds-396-gradnan.txt": {"nonfinite-loss"},
+    "ex-mds-scale1-skip1586.txt": {"high-skip-rate"},
+    "ex-fairseq-512-collapse.txt": {"loss-scale-collapse"},
     "llmc-main.log": {"gradient-spike"},
     "mng-soap.txt": {"loss-spike"},
     "olmo-20m-zero-grad.log": {"gradient-vanishing"},

@@ -1,0 +1,127 @@
+"""DeepSpeed's and Apex' notes: counters, hysteresis, ranks, two engines, and no step at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Severity
+from forensics.runlog.run import load_run
+from tests.unit.runlog.importers.line_logs import STAMP, engine, overflow
+from tests.unit.runlog.importers.logs import column, read
+
+
+def brackets(table: object) -> list[tuple[int, int, int]]:
+    return [(b.first_step, b.last_step, b.count) for b in table.skip_brackets]  # type: ignore[attr-defined]
+
+
+def test_the_counter_is_cumulative_and_hysteresis_leaves_the_scale_alone(tmp_path: Path) -> None:
+    text = overflow("65536") + overflow("65536", "32768") + engine(10, 2) + engine(20, 2)
+    text += overflow("32768") + engine(30, 3)
+    table = read(tmp_path, text)
+    assert table.source_format == "deepspeed"
+    assert table.step.tolist() == [10, 20, 30]
+    assert brackets(table) == [(1, 10, 2), (21, 30, 1)]
+    assert column(table, "scaler_scale") == [32768.0, None, 32768.0]
+    facts = table.facts
+    assert facts is not None
+    assert facts.scaler is not None
+    assert (facts.scaler.initial_scale, facts.scaler.hysteresis) == (65536.0, 2)
+    assert "2 of 3 overflows left the loss scale alone (hysteresis)" in facts.notes
+
+
+def test_iterations_that_are_told_are_exact_and_0_based(tmp_path: Path) -> None:
+    def fused(iteration: int, was: float) -> str:
+        at = f"{STAMP} [fused_optimizer.py:362:_update_scale] "
+        ranks = f"{at}\nGrad overflow on iteration {iteration}\n"
+        scale = f"{at}Reducing dynamic loss scale from {was} to {was / 2}\n"
+        return ranks * 3 + scale * 2 + ranks + scale
+
+    text = "".join(fused(n, 65536 / 2**n) for n in range(3)) + engine(10, 3) + engine(20, 3)
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [1, 2, 3, 10, 20]
+    assert column(table, "skipped_steps") == [1, 1, 1, 0, 0]
+    assert column(table, "scaler_scale")[:3] == [65536.0, 32768.0, 16384.0]
+
+
+def test_of_two_engines_the_first_is_read(tmp_path: Path) -> None:
+    text = "".join(
+        engine(10 * n, n, "1e-05") + overflow("64", "32") + engine(10 * n, 7 * n, "5e-06")
+        for n in range(1, 5)
+    )
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [10, 20, 30, 40]
+    assert table["lr"].tolist() == [1e-5] * 4
+    assert [count for _, _, count in brackets(table)] == [1, 1, 1, 1]
+    assert table.facts is not None
+    assert any("two engines" in note for note in table.facts.notes)
+
+
+def test_pipeline_losses(tmp_path: Path) -> None:
+    text = "".join(
+        overflow("64", "32") * (s == 3)
+        + f"steps: {s} loss: {3 - s / 10:.4f} iter time (s): 1.206 samples/sec: 26.538\n"
+        for s in range(1, 6)
+    )
+    table = read(tmp_path, text)
+    assert table["loss"].tolist() == pytest.approx([2.9, 2.8, 2.7, 2.6, 2.5])
+    assert brackets(table) == [(3, 3, 1)]
+
+
+OLD = (
+    "[deepscale] OVERFLOW! Rank {rank} Skipping step. "
+    "Attempted loss scale: {was}, reducing to {now}\n"
+)
+
+
+def test_notes_between_the_states_of_a_bar(tmp_path: Path) -> None:
+    text = ""
+    for step in range(0, 51, 5):
+        text += f"\r {2 * step:3}%|##    | {step}/50 [00:{step:02}<01:00, 1.0s/it]"
+        if step == 20:
+            text += (
+                "\n"
+                + OLD.format(rank=0, was=256, now=256.0)
+                + OLD.format(rank=6, was=256, now=256.0)
+            )
+        if step == 35:
+            text += "\n" + OLD.format(rank=0, was=256.0, now=128.0)
+    table = read(tmp_path, text + "\n")
+    assert table.source_format == "deepspeed"
+    assert brackets(table) == [(21, 25, 1), (36, 40, 1)]
+    assert table.facts is not None
+    assert "2 overflows, dated by the progress bar around the notes" in table.facts.notes
+
+
+def test_notes_alone_are_numbered_and_ranks_are_not_counted_twice(tmp_path: Path) -> None:
+    text = "".join(
+        OLD.format(rank=rank, was=was, now=now)
+        for was, now in ((256, 256.0), (256.0, 128.0))
+        for rank in (6, 0, 13)
+    )
+    table = read(tmp_path, text)
+    assert column(table, "scaler_scale") == [256.0, 256.0, 128.0]
+    assert table.facts is not None
+    assert "2 overflows, of which 1 left the loss scale alone" in table.facts.notes
+    assert "at which steps it overflowed" in table.facts.unknown
+
+
+APEX = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {}\n"
+
+
+def test_a_few_notes_of_apex_are_a_scaler_at_work(tmp_path: Path) -> None:
+    path = tmp_path / "it.log"
+    path.write_text("epoch 1\n" + APEX.format(32768.0) + "epoch 2\n" + APEX.format(16384.0))
+    run = load_run(path)
+    assert run.steps.source_format == "apex"
+    assert column(run.steps, "scaler_scale") == [65536.0, 32768.0, 16384.0]
+    assert [f for f in diagnose(run).findings if f.severity >= Severity.WARNING] == []
+
+
+def test_a_scale_that_apex_halves_to_nothing_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "it.log"
+    path.write_text("".join(APEX.format(2.0**n) for n in range(15, -120, -1)))
+    rules = {f.rule for f in diagnose(load_run(path)).findings if f.severity >= Severity.ERROR}
+    assert "loss-scale-collapse" in rules
