@@ -18,6 +18,7 @@ from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Passage
 from forensics.replay.flip import find_hit
 from forensics.replay.location import Range, stand_before, stretch, unlogged_stretch
+from forensics.replay.lost_on_resume import find_lost, lost_origin
 from forensics.replay.narrowing import narrow
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
@@ -211,6 +212,11 @@ class Inquiry(Case):
 
     def _from_outside(self, session: Session, gone: Departure, recorded: int) -> None:
         """The record was made of other values than the program makes: which one was changed?"""
+        lost = find_lost(session, gone.step)
+        if lost is not None:
+            self.found.update(origin=lost_origin(lost), root_step=lost.step)
+            self.found.update(first_bad_step=min(lost.step, recorded))
+            return
         hit = find_hit(session, gone.step)
         row = session.recorded(recorded) or {}
         self.found["origin"] = outside_origin(hit, gone, recorded, row)

@@ -8,6 +8,7 @@ from forensics.replay.case import Case
 from forensics.replay.detection import Passage
 from forensics.replay.flip import find_hit
 from forensics.replay.growth import growth_of
+from forensics.replay.lost_on_resume import find_lost, lost_origin
 from forensics.replay.session import Session
 from forensics.replay.silent_faults import SilentFault, SilentSearch
 from forensics.replay.step_forensics import audit_step
@@ -70,6 +71,19 @@ def _sweep(case: Case, session: Session, search: SilentSearch) -> None:
 def _swept(case: Case, session: Session, passage: Passage) -> None:
     """No step of the replay is bad; is it the record?"""
     gone = passage.departure
+    lost = None if gone is None else find_lost(session, gone.step)
+    if lost is not None:
+        case.found.update(
+            status=BisectStatus.LOCATED,
+            reason=f"{case.looked_at(sound=False)}; the replay is not the record",
+            first_bad_step=lost.step,
+            root_step=lost.step,
+            reproduces=False,
+            replays=1,
+            persistence=Persistence.TRANSIENT,
+            origin=lost_origin(lost),
+        )
+        return
     hit = find_hit(session, gone.step) if gone is not None and not session.tolerance else None
     if gone is None or hit is None or hit.bit is None:
         nothing_found(case)
