@@ -13,8 +13,8 @@ Evidence
     How many elements are non-finite, over the snapshots around the first bad one.
 
 Silent when
-    A parameter is bad as well (the rule nonfinite-parameter tells that), or no such state was
-    looked at.
+    A parameter is bad as well (the rule nonfinite-parameter tells that); no such state was looked
+    at; or a buffer holds as many as at the start: masks are infinite by nature.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import earliest_start
 from forensics.runlog.params import ParamMatrix
-from forensics.runlog.steps import IntArray
+from forensics.runlog.steps import BoolArray, IntArray
 
 _EFFECTS = {
     "ema": "evaluation uses the averaged weights",
@@ -73,11 +73,25 @@ def poisoned_state(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
         if matrix is None:
             continue
         bad = bad_cells(matrix) & (matrix.values >= thresholds.elements)
+        if kind != "optimizer":
+            bad &= ~_by_nature(signals, matrix)
         alone = np.flatnonzero(bad.any(axis=1) & ~np.isin(matrix.steps, weights))
         if len(alone):
             told.add(kind)
             yield _in_snapshot(signals, kind, matrix, bad, int(alone[0]))
     yield from _in_checkpoints(signals, told)
+
+
+def _by_nature(signals: Signals, matrix: ParamMatrix) -> BoolArray:
+    """Where as many elements are non-finite as before the first step; shape (snapshots, names).
+
+    A causal mask kept as a buffer is half -Inf from the start. NaN that is there from the start is
+    told by the checkpoints, which know NaN from Inf.
+    """
+    first = np.argmax(matrix.present, axis=0)
+    start = matrix.values[first, np.arange(len(matrix.names))]
+    early = matrix.steps[first] <= (signals.step_at(0) if len(signals) else 0)
+    return np.asarray(matrix.present & (matrix.values == start) & early, dtype=bool)
 
 
 def _in_snapshot(

@@ -53,6 +53,17 @@ def test_fires_on_running_statistics_that_only_evaluation_uses() -> None:
     assert "a skipped step does not protect them" in finding.cause
 
 
+def test_silent_on_a_mask_that_is_infinite_by_nature() -> None:
+    params = states(buffer={(at, 0): 10 for at in range(10)}, ema={(at, 0): 10 for at in range(10)})
+    assert not found(poisoned_state, run_of(calm(100), params=params))
+
+
+def test_fires_on_a_mask_in_which_more_becomes_non_finite() -> None:
+    params = states(buffer={(at, 0): 10 + (at >= 6) for at in range(10)})
+    (finding,) = found(poisoned_state, run_of(calm(100), params=params))
+    assert finding.first_step == 60
+
+
 def test_fires_as_critical_on_a_moment_before_it_reaches_the_weights() -> None:
     weights = {(at, 0): 64 for at in range(6, 10)}
     params = states(optimizer={(at, 1): 64 for at in range(5, 10)}, param=weights)
