@@ -74,7 +74,10 @@ class Case:
     def last_step(self, session: Session) -> int:
         """The last step that may be looked at."""
         until = self.options.until_step
-        return session.config.steps - 1 if until is None else until
+        if until is not None:
+            return until
+        logged = int(self.run.steps.step[-1]) if len(self.run.steps) else 0
+        return max(session.config.steps - 1, logged, self.suspicion.step or 0)
 
     def progress(self, text: str, done: int, total: int) -> None:
         """Say what is under way."""

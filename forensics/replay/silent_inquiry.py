@@ -34,8 +34,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
 def _worth_a_look(case: Case, session: Session) -> list[int]:
     """Steps to look into: the first and the last state, and what the log points at."""
     first = case.options.from_step or 0
-    until = case.options.until_step
-    last = session.config.steps - 1 if until is None else until
+    last = case.last_step(session)
     ends = [first, max(state for state in session.states() if state <= last)]
     return [step for step in (*ends, *case.suspicion.audits) if first <= step <= last]
 

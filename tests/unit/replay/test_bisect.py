@@ -225,6 +225,24 @@ def test_states_that_cannot_be_read_are_passed_over(copy: Path) -> None:
     assert (result.replayed_from, result.first_bad_step, result.reproduces) == (8, 30, True)
 
 
+def test_a_config_of_fewer_steps_than_were_logged_cuts_nothing_off(copy: Path) -> None:
+    manifest = json.loads((copy / "run.json").read_text())
+    manifest["recipe"]["config"]["steps"] = 20
+    (copy / "run.json").write_text(json.dumps(manifest))
+    result = quick(copy)
+    assert (result.first_bad_step, result.reproduces) == (30, True)
+
+
+@pytest.mark.parametrize("part", ["steps.csv", "run.json"])
+def test_a_run_without_its_log_or_its_manifest_still_gets_an_answer(copy: Path, part: str) -> None:
+    (copy / part).unlink()
+    result = quick(copy)
+    if part == "run.json":
+        assert (result.first_bad_step, result.origin) == (30, None)
+    else:
+        assert result.status is BisectStatus.HEALTHY  # the states are, and no row says otherwise
+
+
 def test_without_any_state_it_is_trained_from_the_start(copy: Path) -> None:
     shutil.rmtree(copy / "checkpoints")
     result = quick(copy)
