@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from forensics.diagnose.chart_grid import Span
-from forensics.diagnose.chart_parts import Band, Chart, ChartSeries, Mark, Marks, Series
-from forensics.diagnose.wording import counted, number, span
+from forensics.diagnose.chart_parts import Band, Chart, ChartSeries, Limit, Mark, Marks, Series
+from forensics.diagnose.wording import counted, number, power_of_two, span
 from forensics.render.safe_text import visible
 from forensics.runlog.steps import FloatArray, IntArray
 
@@ -24,6 +24,7 @@ _KINDS = {
     Mark.SKIP: "skipped",
     Mark.NOT_POSITIVE: "0 or less",
 }
+"""What stands before a mark's label; the others' labels say it all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +127,17 @@ def summary(chart: Chart, unit: str = "step") -> str:
     parts = [_course(series, unit, named=len(chart.series) > 1) for series in chart.series]
     parts += [_nonfinite(chart)] if chart.nonfinite else []
     parts += [f"{_event(marks)}: {marks.total:,}" for marks in chart.marks]
-    parts += [f"{limit.label}: {number(limit.value)}" for limit in chart.limits]
+    parts += [_limit(limit) for limit in chart.limits]
     return "; ".join(parts) + "."
 
 
+def _limit(limit: Limit) -> str:
+    value = power_of_two(limit.value)
+    return limit.label if limit.label.startswith(value) else f"{limit.label}: {value}"
+
+
 def _event(marks: Marks) -> str:
-    kind = _KINDS[marks.kind]
+    kind = _KINDS.get(marks.kind, marks.label)
     return kind if marks.label == kind else f"{kind} ({marks.label})"
 
 

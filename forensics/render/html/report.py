@@ -23,10 +23,10 @@ from forensics.render.html.templates import (
 )
 from forensics.render.html.view import run_view
 
-PLACES = 4_000
-"""Stretches of steps a chart has: four for each pixel of a wide page, so a zoom shows more."""
-LEAST_PLACES = 400
-ALL_PLACES = 12_000
+PLACES = 6_000
+"""Stretches of steps a chart has: six for each pixel of a wide page, so a zoom shows more."""
+LEAST_PLACES = 500
+ALL_PLACES = 30_000
 """Stretches of all runs of a page together; many runs get fewer each."""
 
 

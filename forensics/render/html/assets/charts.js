@@ -4,9 +4,9 @@
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const ROOT = document.documentElement;
   const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 4], [1, 4]];
-  const GLYPHS = { growth: "▲", backoff: "▼", skip: "┃", "not-positive": "○" };
+  const GLYPHS = { growth: "▲", backoff: "▼", skip: "┃", "not-positive": "○", routine: "╵" };
   const WORDS = { growth: "growth", backoff: "backoff", skip: "skipped", "not-positive": "0 or less" };
-  const COLOURS = { growth: "--c3", backoff: "--c2", skip: "--critical", "not-positive": "--quiet" };
+  const COLOURS = { growth: "--c3", backoff: "--c2", skip: "--critical", "not-positive": "--quiet", routine: "--quiet" };
 
   const colour = (name) => getComputedStyle(ROOT).getPropertyValue(name).trim();
   const whole = (value) => Math.round(value).toLocaleString("en-US");
@@ -226,6 +226,8 @@
         ctx.fillStyle = colour("--critical") + "30";
         ctx.fillRect(left, bbox.top, right - left, bbox.height);
         ctx.fillStyle = colour("--critical");
+        ctx.textAlign = "left";
+        ctx.textBaseline = "alphabetic";
         ctx.font = `600 ${12 * devicePixelRatio}px system-ui, sans-serif`;
         const edge = Math.max(left, bbox.left) + 4 * devicePixelRatio;
         const width = ctx.measureText(value).width;
@@ -254,6 +256,7 @@
         ctx.stroke();
         ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
         ctx.textAlign = "right";
+        ctx.textBaseline = "alphabetic";
         ctx.fillText(limit.label, bbox.left + bbox.width - 3 * devicePixelRatio, y - 4 * devicePixelRatio);
         ctx.restore();
       }
@@ -279,6 +282,10 @@
           if (marks.kind === "skip") {
             ctx.moveTo(x, bottom);
             ctx.lineTo(x, bottom - 9 * devicePixelRatio);
+            ctx.stroke();
+          } else if (marks.kind === "routine") {
+            ctx.moveTo(x, bbox.top);
+            ctx.lineTo(x, bbox.top + 7 * devicePixelRatio);
             ctx.stroke();
           } else if (marks.kind === "not-positive") {
             ctx.arc(x, bottom - size, size * 0.7, 0, 2 * Math.PI);
@@ -393,7 +400,11 @@
   }
 
   const tidy = (value) => (Number.isInteger(value) ? value : Number(value.toPrecision(6)));
-  const eventName = (marks) => (marks.label === WORDS[marks.kind] ? marks.label : `${WORDS[marks.kind]}: ${marks.label}`);
+  
+  function eventName(marks) {
+    const kind = WORDS[marks.kind] || marks.label;
+    return marks.label === kind ? kind : `${kind}: ${marks.label}`;
+  }
 
   function entry(list, name, text) {
     const item = document.createElement("li");

@@ -1,0 +1,34 @@
+"""What a notebook shows of a diagnosis and of a run."""
+
+import pytest
+
+import forensics
+from tests.unit.render.html.pages import diagnosed, read_page, spiked_run
+from tests.unit.render.sample_diagnoses import SAMPLES
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_diagnosis_shows_its_verdict_and_findings_and_runs_nothing(name: str) -> None:
+    diagnosis = SAMPLES[name]()
+    shown = diagnosis._repr_html_()
+    reader = read_page(shown)
+    assert {e.tag for e in reader.elements}.isdisjoint({"script", "style", "img", "b", "iframe"})
+    assert not any(a.startswith("on") for e in reader.elements for a in e.attributes)
+    assert f"Verdict: {diagnosis.verdict.status.value.replace('-', ' ')}." in shown
+    assert len(reader.all("table")) == len(reader.all("caption"))
+
+
+def test_more_findings_than_fit_are_counted() -> None:
+    shown = SAMPLES["undecided"]()._repr_html_()
+    assert "… and 3 more findings." in shown
+
+
+def test_a_run_shows_what_its_diagnosis_shows() -> None:
+    run = spiked_run()
+    assert run._repr_html_() == diagnosed(run)._repr_html_()
+    assert "runs/spiked" in run._repr_html_()
+
+
+def test_the_fragment_has_a_public_name() -> None:
+    diagnosis = SAMPLES["healthy"]()
+    assert forensics.render_html_summary(diagnosis) == diagnosis._repr_html_()
