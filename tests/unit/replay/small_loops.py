@@ -7,11 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from forensics.record.recipe import Training
 from forensics.replay.step_facts import Context
 from forensics.replay.step_forensics import Examination, examine_training
+
+
+def seeded(*shape: int) -> Tensor:
+    """Normal random numbers, the same every time."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def training_of(model: nn.Module, optimizers: Sequence[Optimizer], **parts: Any) -> Training:
@@ -53,3 +59,48 @@ class Loop:
     def examine(self, **options: Any) -> Examination:
         """Examine the next step."""
         return looked_into(self.training, self, batches=[self.inputs], **options)
+
+
+class ScaledLoop:
+    """A loop under fp16 autocast: a scaler, a schedule and a clip, each of which can be wrong."""
+
+    def __init__(self, scale: float = 1024.0, optimizer: Any = torch.optim.SGD, **options: Any):
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.optimizer = optimizer(self.model.parameters(), lr=1e-2, **options)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        self.schedule = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.5, total_iters=10)
+        self.unscales, self.max_norm, self.through_scaler = True, 0.1, True
+        self.schedules, self.by_hand, self.clips_before = False, False, True
+        self.inputs = [torch.randn(8, 4) for _ in range(2)]
+        self.training = training_of(
+            self.model, [self.optimizer], scaler=self.scaler, schedulers=[self.schedule]
+        )
+
+    def __call__(self) -> Tensor:
+        self.optimizer.zero_grad()
+        total = torch.zeros(())
+        for inputs in self.inputs:
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = self.model(inputs).float().pow(2).mean() / len(self.inputs)
+            self.scaler.scale(loss).backward()
+            total += loss.detach()
+        if self.unscales:
+            self.scaler.unscale_(self.optimizer)
+        if self.by_hand:
+            for parameter in self.model.parameters():
+                parameter.grad /= self.scaler.get_scale()
+        if self.max_norm and self.clips_before:
+            clip_grad_norm_(self.model.parameters(), self.max_norm)
+        if self.through_scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        if not self.clips_before:
+            clip_grad_norm_(self.model.parameters(), self.max_norm)
+        if self.schedules:
+            self.schedule.step()
+        return total
+
+    def examine(self, **options: Any) -> Examination:
+        return looked_into(self.training, self, batches=self.inputs, **options)

@@ -13,8 +13,7 @@ from forensics.record.step_log import StepLog
 from forensics.replay.applied_watch import AppliedWatch
 from forensics.replay.replayed_step import ReplayedStep
 from forensics.replay.session import Session
-from tests.unit.replay.small_loops import Loop
-from tests.unit.replay.test_applied import ScaledLoop
+from tests.unit.replay.small_loops import Loop, ScaledLoop
 
 
 def suspicions(loop: Any, steps: int, at: dict[int, Any] | None = None) -> list[str]:

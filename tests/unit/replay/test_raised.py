@@ -1,0 +1,73 @@
+"""Steps that raise: what refused, where, and what was behind it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from forensics.diagnose.bisection_result import FaultKind
+from tests.unit.replay.small_loops import Loop, looked_into, training_of
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def test_what_refuses_the_step_is_named_by_its_public_name_and_its_module():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    loop = Loop(model, torch.optim.SGD(model.parameters(), 1e-3), torch.ones(1, 4))
+    origin = loop.examine().origin
+    assert (origin.kind, origin.operator) == (FaultKind.EXCEPTION, "F.batch_norm")
+    assert (origin.phase, origin.module) == ("forward", "1")
+    assert "Expected more than 1 value per channel" in origin.summary
+
+
+def test_a_scaler_that_was_not_updated_refuses_to_unscale_again():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def run() -> Tensor:
+        loss = model(torch.ones(2, 4)).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        return loss
+
+    run()
+    origin = looked_into(training_of(model, [optimizer], scaler=scaler), run).origin
+    assert (origin.operator, origin.phase) == ("GradScaler.unscale_", "unscale")
+
+
+def test_an_operator_that_refuses_is_named_itself():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(4, 1))
+    loop = Loop(model, torch.optim.SGD(model.parameters(), 1e-3), torch.ones(1, 4))
+    origin = loop.examine().origin
+    assert (origin.operator, origin.module) == ("aten.addmm", "1")
+
+
+def test_an_exception_of_the_user_s_own_is_told_as_it_is():
+    model = nn.Linear(4, 1)
+
+    def run() -> Tensor:
+        raise ValueError("the loader is empty")
+
+    origin = looked_into(training_of(model, []), run).origin
+    assert origin.summary == "the step raised ValueError: the loader is empty"
+    assert "raise ValueError" in origin.source_line
+
+
+def test_a_guard_that_refuses_a_bad_loss_leads_to_what_made_it():
+    model = nn.Linear(4, 1)
+
+    def run() -> Tensor:
+        loss = (model(torch.ones(2, 4)) * 0).log().mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError("the loss is not finite")
+        loss.backward()
+        return loss
+
+    found = looked_into(training_of(model, []), run)
+    assert (found.origin.operator, found.origin.kind) == ("aten.log", FaultKind.INF)
+    assert found.origin.chain[-1].what == "exception"
