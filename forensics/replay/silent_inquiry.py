@@ -25,7 +25,11 @@ def silent_inquiry(case: Case, session: Session) -> None:
     case.sound = search.sound
     if fault is not None:
         _silently_located(case, session, fault)
-    elif case.suspicion.root is None and not case.options.from_step and is_affordable(case.run):
+    elif (
+        case.suspicion.root is None
+        and not case.options.from_step
+        and is_affordable(case.run, case.last_step(session))
+    ):
         _sweep(case, session, search)
     else:
         nothing_found(case)
@@ -52,7 +56,9 @@ def _silently_located(case: Case, session: Session, fault: SilentFault) -> None:
 
 def _sweep(case: Case, session: Session, search: SilentSearch) -> None:
     """Replay every step: one in the middle may have applied the wrong thing."""
-    last = min(case.last_step(session), int(case.run.steps.step[-1]))
+    last = case.last_step(session)
+    if len(case.run.steps):
+        last = min(last, int(case.run.steps.step[-1]))
     passage, suspects = sweep(session, case.judge, last, case.on_step)
     case.take(passage)
     for step in suspects[:MOST_SUSPECTS]:
@@ -102,6 +108,10 @@ def _swept(case: Case, session: Session, passage: Passage) -> None:
 def nothing_found(case: Case) -> None:
     """Healthy, unless the report says otherwise of the run."""
     root, reason = case.suspicion.root, case.looked_at()
+    if root is None and not len(case.run.steps) and "replayed_from" not in case.found:
+        reason += ", and there is no log: what became good again between two states is unknown"
+        case.found.update(status=BisectStatus.NOT_BISECTABLE, reason=reason)
+        return
     if root is None:
         case.found.update(status=BisectStatus.HEALTHY, reason=reason)
         return

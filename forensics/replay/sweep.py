@@ -25,13 +25,13 @@ UNKNOWN_STEPS = 500
 OnStep = Callable[[int, int, int], None]
 
 
-def is_affordable(run: Run) -> bool:
+def is_affordable(run: Run, last_step: int) -> bool:
     """Is the whole run replayed in about a minute?"""
-    rows = len(run.steps)
+    rows = len(run.steps) or last_step + 1
     if not run.steps.has("time_s"):
-        return 0 < rows <= UNKNOWN_STEPS
+        return rows <= UNKNOWN_STEPS
     seconds = float(run.steps["time_s"][run.steps.present("time_s")].max())
-    return 0 < rows <= MOST_STEPS and seconds <= MOST_SECONDS
+    return rows <= MOST_STEPS and seconds <= MOST_SECONDS
 
 
 def sweep(
