@@ -1,4 +1,4 @@
-"""The progress bar of a bisection: on a terminal only."""
+"""What a bisection says while it works: a bar on a terminal, else what the what-ifs will cost."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from forensics.cli.streams import say
+
 Progress = Callable[[str, int, int], None]
 
 
 @contextmanager
-def bisection_progress() -> Iterator[Progress | None]:
-    """A bar with the time left on standard error while the context lasts; None without terminal.
+def bisection_progress() -> Iterator[Progress]:
+    """A bar with the time left on standard error while the context lasts, where that is a terminal.
+
+    Elsewhere a line says what the what-ifs will cost, before the first of them.
 
     Yields:
         What to call with what is under way, how much of it is done, and how much there is in all
         (0 where that is not known).
     """
     if not sys.stderr.isatty():
-        yield None
+        yield _say_costs()
         return
     from rich.console import Console
     from rich.progress import (
@@ -42,3 +46,14 @@ def bisection_progress() -> Iterator[Progress | None]:
             bar.update(task, completed=done)
 
         yield on_progress
+
+
+def _say_costs() -> Progress:
+    told: set[str] = set()
+
+    def on_progress(text: str, done: int, total: int) -> None:
+        if text.startswith("what if: ") and text not in told:
+            told.add(text)
+            say(text)
+
+    return on_progress

@@ -55,6 +55,15 @@ def test_the_checkpoints_of_a_run(run: Path, capsys: pytest.CaptureFixture[str])
     assert all(len(line) <= 80 for line in text.splitlines() if str(run) not in line)
 
 
+def test_the_cost_of_the_what_ifs_is_announced(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bisect", str(run), "--further-steps", "2"]) == 0
+    captured = capsys.readouterr()
+    assert "forensics: what if: 2 changes to try: up to" in captured.err
+    assert "what if: 2" not in captured.out
+
+
 def test_the_report_tells_it_afterwards(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, run, "--no-what-if")
     assert main(["report", str(run)]) == 0
