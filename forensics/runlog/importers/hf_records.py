@@ -61,7 +61,7 @@ def hf_table(
     table = rows.table(name, facts, source.path)
     table, restored = restore_filtered_nan(table)
     rate = ""
-    if steps_known:
+    if steps_known and "skipped_steps" not in table:  # else overflow notes tell them
         lags = may_lag if may_lag is None or with_norm else False
         table, rate = with_lr_skips(table, planned=planned(), may_lag=lags)
     notes = tuple(note for note in (restored, rate) if note)

@@ -8,7 +8,7 @@ interval where the log gives it. Newer versions print all values as strings.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from typing import Any
@@ -17,7 +17,9 @@ from forensics.runlog.importers.hf_records import hf_table
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.near import matches_near
 from forensics.runlog.scanner.numbers import COUNT, count, number
+from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, OverflowNotes
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
@@ -28,6 +30,7 @@ _BAR = re.compile(rb"(" + COUNT + rb")/(" + COUNT + rb")\s*\[\d+:")
 _PAIR = re.compile(rb"'([^']+)':\s*(?:'([^']*)'|([^,{}]+))")
 _INTERVAL = re.compile(rb"[\"']?logging_steps[\"']?\s*[=:]\s*(\d+)")
 _KEYS = frozenset(("loss", "grad_norm", "learning_rate", "epoch"))
+_NOTES = re.compile(NOTE)
 _LOOKED_AT = 500
 """Records by which it is judged whether there are bars, and how far apart records are."""
 _SNAP = 3
@@ -70,15 +73,24 @@ Found = tuple[int | None, dict[str, Any]]
 
 
 def _records(source: LogSource, bars: _Bars) -> Iterator[Found]:
-    """The records, each with the last state of the training's bar before it."""
+    """The records, each with the last state of the training's bar before it.
+
+    Overflow notes of DeepSpeed or Apex between them belong to the record of training that follows.
+    """
+    notes = OverflowNotes()
     for block in source.blocks():
         at = 0
+        waiting = deque(matches_near(_NOTES, block, NEEDLES))
         for match in _RECORD.finditer(block):
             record = _parsed(match.group())
             if record is not None:
                 bars.see(block[at : match.start()], training="loss" in record)
                 at = match.end()
-                yield bars.done, record
+                while waiting and waiting[0].start() < match.start():
+                    notes.take(waiting.popleft())
+                yield bars.done, {**record, **notes.cells()} if "loss" in record else record
+        for note in waiting:
+            notes.take(note)
         bars.see(block[at:], training=False)
 
 

@@ -125,3 +125,17 @@ def test_a_scale_that_apex_halves_to_nothing_is_found(tmp_path: Path) -> None:
     path.write_text("".join(APEX.format(2.0**n) for n in range(15, -120, -1)))
     rules = {f.rule for f in diagnose(load_run(path)).findings if f.severity >= Severity.ERROR}
     assert "loss-scale-collapse" in rules
+
+
+def test_notes_between_the_records_of_a_trainer(tmp_path: Path) -> None:
+    text = ""
+    for step in range(5, 61, 5):
+        text += f"\r {step:3}%|##    | {step}/60 [00:{step - 1:02}<01:00, 1.0s/it]"
+        if step in (20, 35):
+            text += "\n" + "".join(OLD.format(rank=r, was=256.0, now=128.0) for r in (0, 1))
+        text += f"   {{'loss': {3 - step / 100}, 'learning_rate': 1e-05, 'epoch': {step / 60}}}\n"
+    table = read(tmp_path, text)
+    assert table.source_format == "hf-stdout"
+    assert brackets(table) == [(16, 20, 1), (31, 35, 1)]
+    assert column(table, "scaler_scale")[3] == 128.0
+    assert column(table, "loss")[-1] == pytest.approx(2.4)
