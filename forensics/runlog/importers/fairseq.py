@@ -52,14 +52,20 @@ _TEXT = Layout(
     column=_column,
     mark=b"num_updates=",
 )
+_LOGGER = rb"(?: \| |\]\[INFO\] - )"
+"""After the logger's name: fairseq's own form, and Hydra's."""
 _OBJECT = Layout(
-    start=rb'\btrain(?:_inner)? \| \{(?=[^\n]*"(?:train_)?num_updates": "?(?P<step>\d{1,15}))',
+    start=rb"\btrain_inner" + _LOGGER + rb'\{(?=[^\n]*"num_updates": "?(?P<step>\d{1,15}))',
     gap=rb",?[ \t]*",
     key=rb'"[A-Za-z_][\w.]*"',
     equals=rb':[ \t]*"?',
     value=rb"[^,}\n]*",
     column=_column,
     mark=b'num_updates"',
+)
+_EPOCH_OBJECT = replace(
+    _OBJECT,
+    start=rb"\btrain" + _LOGGER + rb'\{(?=[^\n]*"train_num_updates": "?(?P<step>\d{1,15}))',
 )
 _EPOCH = Layout(
     start=rb"\bepoch (?P<epoch>\d{1,9})(?=[ \t]*\|[ \t]*loss )"
@@ -71,7 +77,7 @@ _EPOCH = Layout(
     column=_column,
     mark=b"num_updates ",
 )
-_LAYOUTS = (_TEXT, _OBJECT, _EPOCH)
+_LAYOUTS = (_TEXT, _OBJECT, _EPOCH, _EPOCH_OBJECT)
 """In this order: summaries of epochs are read only where nothing else is logged."""
 _NOTE = rb"overflow detected,(?: ignoring gradient,)? setting loss scale to: (?P<now>" + (
     NUMBER + rb")"

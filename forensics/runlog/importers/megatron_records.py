@@ -78,7 +78,7 @@ def column_of(name: str) -> str | None:
 _LAYOUT = Layout(
     start=START,
     gap=rb"\|[ \t]*",
-    key=rb"[A-Za-z][^|:\n]{0,60}?",
+    key=rb"(?!iteration\b)[A-Za-z][^|:\n]{0,60}?",
     equals=rb"(?::[ \t]*|[ \t]+(?=" + NUMBER + rb"[ \t]*\|))",
     value=rb"[^|\n]*",
     column=column_of,

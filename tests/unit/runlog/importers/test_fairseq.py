@@ -81,3 +81,33 @@ def test_nan_and_what_it_was_clipped_to(tmp_path: Path) -> None:
     assert table["loss"][1] != table["loss"][1]
     assert table.facts is not None
     assert table.facts.clip_threshold == 2.5
+
+
+def test_objects_under_hydra_and_summaries_of_epochs_beside_them(tmp_path: Path) -> None:
+    text = "".join(
+        fairseq_object(step).replace("2021-03-08 12:31:36 | INFO | train_inner | ", LOGGED)
+        for step in (10, 20)
+    )
+    text += "[2021-03-08 12:33:12,123][fairseq.trainer][INFO] - NOTE: gradient overflow detected, "
+    text += "ignoring gradient, setting loss scale to: 64.0\n"
+    text += fairseq_object(30).replace("2021-03-08 12:31:36 | INFO | train_inner | ", LOGGED)
+    text += LOGGED.replace("train_inner", "train") + SUMMARY
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [10, 20, 30]
+    assert column(table, "loss") == [3.1] * 3
+    assert column(table, "skipped_steps")[-1] == 1
+
+
+LOGGED = "[2021-03-08 12:31:36,123][train_inner][INFO] - "
+SUMMARY = '{"epoch": 1, "train_loss": "5.5", "train_num_updates": "31", "train_lr": "1e-05"}\n'
+
+
+def test_summaries_of_epochs_alone(tmp_path: Path) -> None:
+    text = "".join(
+        "2021 | INFO | train | " + SUMMARY.replace('"31"', f'"{100 * epoch}"')
+        for epoch in (1, 2, 3)
+    )
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [100, 200, 300]
+    assert column(table, "loss") == [5.5] * 3
+    assert column(table, "lr") == [1e-5] * 3

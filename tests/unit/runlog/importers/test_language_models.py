@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,60 @@ def test_llm_c_console_and_relatives(tmp_path: Path) -> None:
         assert column(table, "loss") == [10.009113, 9.009113]
         assert column(table, "grad_l2_pre_clip") == [15.3696] * 2
         assert column(table, "lr") == [8.57e-07] * 2
+
+
+def test_olmo_core(tmp_path: Path) -> None:
+    text = "".join(
+        f"2025-01-01T00:00:00.123Z\thost:0\tolmo_core.train.callbacks.console_logger:103\tINFO\t"
+        f"[step={s}/1000,epoch=1,eta=1h]\n    optim/LR (group 0)=0.0001\n"
+        f"    optim/total grad norm=1.250\n    train/CE loss=10.3\n    train/PPL=29,732\n"
+        for s in (10, 20, 30)
+    )
+    for prefix in ("", "0: "):
+        lines = "".join(prefix + line for line in text.splitlines(keepends=True))
+        table = read(tmp_path, lines)
+        assert table.step.tolist() == [10, 20, 30]
+        assert column(table, "loss") == [10.3] * 3
+        assert column(table, "lr") == [1e-4] * 3
+        assert column(table, "grad_l2_pre_clip") == [1.25] * 3
+
+
+def test_modded_nanogpt_without_training_losses(tmp_path: Path) -> None:
+    text = "".join(
+        f"step:{s}/1750 val_loss:{11 - s / 500:.4f} train_time:{s}ms step_avg:1.0ms\n"
+        * (s % 125 == 0)
+        + f"step:{s + 1}/1750 train_time:{s}ms step_avg:1.0ms\n"
+        for s in range(0, 500)
+    )
+    table = read(tmp_path, text)
+    assert table.source_format == "modded-nanogpt"
+    assert table.step[-1] == 500
+    assert table["val_loss"][table.present("val_loss")].tolist() == [11.0, 10.75, 10.5, 10.25]
+
+
+def test_torchtitan_validation_is_no_training(tmp_path: Path) -> None:
+    text = titan(1, "7.5") + titan(2, "7.25")
+    text += f"{TITAN}validate step:  2  loss:  7.12500  memory: 20.1GiB(21.20%)  tps: 9,000\n"
+    table = read(tmp_path, text + titan(3, "7.0"))
+    assert column(table, "loss") == [7.5, 7.25, 7.0]
+    assert column(table, "val_loss") == [None, 7.125, None]
+
+
+def test_nanogpt_in_a_notebook(tmp_path: Path) -> None:
+    lines = [f"iter {n}: loss {4 - n / 10:.4f}, time 12.31ms, mfu -100.00%\n" for n in range(9)]
+    cell = {"cell_type": "code", "outputs": [{"output_type": "stream", "text": lines}]}
+    table = read(tmp_path, json.dumps({"cells": [cell]}, indent=1), "it.ipynb")
+    assert table.source_format == "nanogpt"
+    assert table.step.tolist() == list(range(9))
+    assert table["loss"][8] == 3.2
+
+
+def test_nanogpt_evaluations_alone(tmp_path: Path) -> None:
+    text = "".join(
+        f"step {n}: train loss {4 - n / 1000:.4f}, val loss {4.1 - n / 1000:.4f}\n"
+        for n in (0, 250, 500)
+    )
+    table = read(tmp_path, text)
+    assert column(table, "loss") == [4.0, 3.75, 3.5]
+    assert table.facts is not None
+    assert any("estimates" in note for note in table.facts.notes)

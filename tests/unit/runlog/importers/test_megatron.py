@@ -146,6 +146,12 @@ def test_a_line_of_another_rank_at_the_end_of_a_record(tmp_path: Path) -> None:
     assert table["grad_l2_pre_clip"].tolist() == [0.75] * 8
 
 
+def test_records_that_ran_into_one_line(tmp_path: Path) -> None:
+    table = read(tmp_path, "".join(megatron(s) for s in range(1, 9)).replace("|\n", "|") + "\n")
+    assert table.step.tolist() == list(range(1, 9))
+    assert table["loss"].tolist() == [2.5] * 8
+
+
 def test_what_the_arguments_say(tmp_path: Path) -> None:
     options = "".join(
         f"  {name} {'.' * (40 - len(name))} {value}\n"
