@@ -10,7 +10,7 @@ from forensics.diagnose.bisection_result import (
     Departure,
     Persistence,
 )
-from forensics.errors import NoBatchError, NotReplayableError, TrainingRaisedError
+from forensics.errors import InputError, NoBatchError, NotReplayableError, TrainingRaisedError
 from forensics.replay.bisection import Judgement
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
@@ -21,9 +21,10 @@ from forensics.replay.location import Range, stand_before, stretch, unlogged_str
 from forensics.replay.lost_on_resume import find_lost, lost_origin
 from forensics.replay.narrowing import narrow
 from forensics.replay.row_judge import RowJudge
+from forensics.replay.saved_states import open_state
 from forensics.replay.session import Session, open_session
 from forensics.replay.silent_inquiry import nothing_found, silent_inquiry
-from forensics.replay.start_states import search_states
+from forensics.replay.start_states import search_states, without
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
 MOST_ABSORBED = 4
@@ -57,7 +58,10 @@ class Inquiry(Case):
                 tolerance=options.tolerance,
                 say=self.notes.append,
             ) as session:
-                self._bisect(session)
+                try:
+                    self._bisect(session)
+                finally:  # what could not be loaded is nothing to resume from, whoever asks
+                    self.states = without(self.states, session.untestable)
         except KeyboardInterrupt:
             self.interrupted()
         except TrainingRaisedError as error:
@@ -128,19 +132,28 @@ class Inquiry(Case):
             self.states = search_states(
                 self.run.checkpoints,
                 test,
+                flaw=self._flaw,
                 not_after=self.suspicion.step
                 if self.suspicion.step is not None
                 else self.options.until_step,
                 not_before=self.options.from_step,
             )
         else:
-            self.states = search_states(self.run.checkpoints, test, not_after=-1)
+            self.states = search_states(self.run.checkpoints, test, flaw=self._flaw, not_after=-1)
         if self.states.contradictions:
             steps = ", ".join(f"{step:,}" for step in self.states.contradictions[:3])
             self.notes.append(
                 f"the state of step {steps} is sound although an older one is not: "
                 "the history is not monotone, and the first bad state was taken"
             )
+
+    def _flaw(self, info: CheckpointInfo) -> str:
+        """Why a state that its health file calls sound cannot be opened; empty where it can."""
+        try:
+            open_state(info.path, self.run.path)
+        except InputError as error:
+            return error.what
+        return ""
 
     def _went_by(self, wanted: Range) -> str:
         """What led to the stretch that is replayed."""

@@ -6,14 +6,16 @@ search, within the range that the log leaves open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from forensics.diagnose.bisection_result import CheckpointVerdict
 from forensics.replay.bisection import Ending, Judgement, SearchResult, State, search
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
 Test = Callable[[CheckpointInfo], Judgement]
+Flaw = Callable[[CheckpointInfo], str]
+"""Why a state cannot be opened; empty where it can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ def search_states(
     states: tuple[CheckpointInfo, ...],
     test: Test,
     *,
+    flaw: Flaw = lambda _: "",
     not_after: int | None = None,
     not_before: int | None = None,
 ) -> StateSearch:
@@ -47,6 +50,8 @@ def search_states(
     Args:
         states: ascending.
         test: loads one and judges it; UNTESTABLE where it cannot be read.
+        flaw: asked of the last sound state where only its health file was believed: a file that is
+            torn or replaced is nothing to replay or resume from. The one before is asked next.
         not_after: the log already says that this step is bad: no later state need be asked.
         not_before: leave earlier states out, but for the newest of them.
 
@@ -64,13 +69,41 @@ def search_states(
         return StateSearch(verdicts=_verdicts(states, known))
     found = search(len(states), lambda i: test(states[i]), known=known, within=(first, last))
     answers = {probe.index: probe.judgement for probe in found.history}
+    good = _openable(states, answers, found.last_good, flaw)
     return StateSearch(
         verdicts=_verdicts(states, answers),
-        last_good=_step(states, found, found.last_good),
+        last_good=_step(states, found, good),
         first_bad=_step(states, found, found.first_bad),
         contradictions=tuple(states[i].step for i in found.contradictions),
         loads=found.loads,
     )
+
+
+def without(found: StateSearch, untestable: Mapping[int, str]) -> StateSearch:
+    """What the states tell once some could not be loaded: reasons by step."""
+    verdicts = tuple(
+        replace(verdict, verdict=State.UNTESTABLE.value, reason=untestable[verdict.step])
+        if verdict.step in untestable and verdict.verdict == State.GOOD.value
+        else verdict
+        for verdict in found.verdicts
+    )
+    return replace(found, verdicts=verdicts)
+
+
+def _openable(
+    states: tuple[CheckpointInfo, ...],
+    answers: dict[int, Judgement],
+    good: int | None,
+    flaw: Flaw,
+) -> int | None:
+    """The newest sound state up to ``good`` that can be opened; the others become untestable."""
+    for i in range(-1 if good is None else good, -1, -1):
+        if i in answers and answers[i].state is State.GOOD:
+            reason = flaw(states[i])
+            if not reason:
+                return i
+            answers[i] = Judgement(state=State.UNTESTABLE, reason=reason)
+    return None
 
 
 def _by_file(info: CheckpointInfo) -> Judgement | None:

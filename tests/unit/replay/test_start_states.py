@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forensics.replay.bisection import Judgement, State
-from forensics.replay.start_states import StateSearch, search_states
+from forensics.replay.start_states import StateSearch, search_states, without
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
 
@@ -91,3 +91,24 @@ def test_the_first_bad_state_within_the_promised_loads(
     assert found.loads <= math.ceil(math.log2(max(count, 1))) + 2 + asked_torn
     if sound and rotten:
         assert (found.last_good, found.first_bad) == (sound[-1], rotten[0])
+
+
+def test_a_last_good_state_that_cannot_be_opened_is_untestable_and_the_one_before_is_taken() -> (
+    None
+):
+    states = tuple(saved(step, finite=step < 50) for step in (10, 20, 30, 50))
+    found = search_states(
+        states, lambda info: 1 / 0, flaw=lambda info: "is torn" if info.step in (20, 30) else ""
+    )
+    assert (found.last_good, found.first_bad) == (10, 50)
+    told = {v.step: (v.verdict, v.reason) for v in found.verdicts}
+    assert told[20] == told[30] == ("untestable", "is torn")
+    assert told[10][0] == "good"
+    none = search_states(states, lambda info: 1 / 0, flaw=lambda info: "is torn")
+    assert none.last_good is None
+
+
+def test_what_the_replay_could_not_load_is_untestable() -> None:
+    found = search_states((saved(10, True), saved(20, True)), lambda info: 1 / 0)
+    told = [v.verdict for v in without(found, {10: "is of another model"}).verdicts]
+    assert told == ["untestable", "good"]
