@@ -83,7 +83,7 @@
     const shown = form.querySelector(".shown");
     form.hidden = false;
     form.addEventListener("submit", (event) => event.preventDefault());
-    input.addEventListener("input", () => {
+    const filter = () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       let count = 0;
       rows.forEach((row, i) => {
@@ -91,7 +91,9 @@
         count += row.hidden ? 0 : 1;
       });
       shown.textContent = words.length ? `${count.toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")}` : "";
-    });
+    };
+    input.addEventListener("input", filter);
+    input.addEventListener("change", filter);
   }
 
   // -- a printer shows everything -----------------------------------------------------------------
