@@ -82,13 +82,16 @@ def check_rules(names: Iterable[str], *, where: object = None) -> None:
             raise UsageError(f"no rule is called {name!r}", where=where, hint=nearest(name, known))
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint: the names most like a wrong one, or where they are listed."""
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint: the names most like a wrong one, or where they are listed.
+
+    ``cutoff``: likeness from which one counts, as ``difflib`` measures it, from 0 to 1.
+    """
     from difflib import get_close_matches
 
     known = list(known)
     within = [k for k in known if len(name) >= 3 and name in k]
-    close = list(dict.fromkeys([*get_close_matches(name, known, cutoff=0.6), *within]))[:3]
+    close = list(dict.fromkeys([*get_close_matches(name, known, cutoff=cutoff), *within]))[:3]
     return f"did you mean {' or '.join(close)}?" if close else "`forensics rules` lists them"
 
 

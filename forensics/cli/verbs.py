@@ -147,5 +147,5 @@ def _hint(name: str) -> str:
 
     if os.path.exists(name):
         return f"did you mean `forensics report {shlex.quote(name)}`?"
-    hint = nearest(name, VERBS)
+    hint = nearest(name, VERBS, cutoff=0.7)  # else every short verb is like another
     return hint if hint.startswith("did") else f"verbs are {', '.join(VERBS)}"

@@ -61,11 +61,14 @@ def axis_of(columns: Sequence[FloatArray], *, widest: float = RANGE) -> Axis:
     size = size[size > 0]
     if len(size) == 0:
         return Axis(Layout.LINEAR)
-    largest, smallest, usual = float(size.max()), float(size.min()), float(np.median(size))
-    tiny = largest < 1 / LARGEST_LINEAR
+    largest, smallest = float(size.max()), float(size.min())
+    usual = float(
+        np.partition(size, len(size) // 2)[len(size) // 2]
+    )  # no mean of two: it can overflow
+    extreme = not 1 / LARGEST_LINEAR <= largest <= LARGEST_LINEAR
     few_zeros = np.count_nonzero(values == 0) <= FEW_ZEROS * len(values)
-    if few_zeros and not (values < 0).any() and (largest / smallest >= widest or tiny):
+    if few_zeros and not (values < 0).any() and (largest / smallest >= widest or extreme):
         return Axis(Layout.LOG)
-    if largest / usual >= OUTLIER or largest > LARGEST_LINEAR or tiny:
+    if largest / usual >= OUTLIER or extreme:
         return Axis(Layout.SYMLOG, usual)
     return Axis(Layout.LINEAR)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from forensics.diagnose.chart_axis import Axis, Layout
 from forensics.diagnose.chart_grid import Grid
-from forensics.diagnose.chart_parts import Chart, Limit, Mark, Marks, marks_at, series_of
+from forensics.diagnose.chart_parts import Chart, Limit, Mark, Marks, Series, marks_at, series_of
 from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Moves
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import FloatArray
@@ -99,11 +99,15 @@ def skip_rate_chart(signals: Signals, grid: Grid) -> Chart | None:
     rate = 100.0 * _rolling(signals, window)
     # Always over the whole window, as the rules count: one that still fills exaggerates.
     label = f"of the last {window:,} steps"
+    # Of a place the highest: between two windows the rate is 0 in every healthy run.
+    high = grid.high(rate)
     return Chart(
         name="skips",
         title="steps skipped (%)",
         axis=Axis(Layout.LINEAR),
-        series=(series_of(grid, "skip_rate", label, rate, sparse=False),),
+        series=(
+            Series(name="skip_rate", label=label, step=grid.step, low=high, high=high, middle=high),
+        ),
     )
 
 

@@ -21,6 +21,7 @@ HEIGHT = 13
 """Lines a chart."""
 _COLOURS = ("blue+", "orange+", "green+", "magenta+")
 _TICKS = 4
+_PLAIN_FRAME = str.maketrans("│─┌┐└┘├┤┬┴┼", "|-+++++++++")
 
 
 def check_terminal_plots(verb: str) -> None:
@@ -86,6 +87,8 @@ def _drawn(
     text = plotext.build()
     if not look.colour:
         text = plotext.uncolorize(text)
+    if look.ascii_only:
+        text = text.translate(_PLAIN_FRAME)
     notes = [note for whose, chart in charts for note in _notes(whose, chart)]
     return "\n".join([text.rstrip("\n"), *(_safe(note, look) for note in notes)]) + "\n"
 
