@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from forensics.errors import UsageError
 from forensics.record.settings import Limits, merge
 
 
@@ -82,6 +83,18 @@ class Config:
     scaler: ScalerConfig = ScalerConfig()
     model: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take ``optimizer``, ``schedule`` and ``scaler`` as tables of their settings, too."""
+        parts = {"optimizer": OptimizerConfig, "schedule": ScheduleConfig, "scaler": ScalerConfig}
+        for name, kind in parts.items():
+            given = getattr(self, name)
+            if isinstance(given, Mapping):
+                object.__setattr__(
+                    self, name, merge(kind(), given, where="config", prefix=f"{name}.")
+                )
+            elif not isinstance(given, kind):
+                raise UsageError(f"{name} must be a {kind.__name__} or a table", where="config")
 
     def to_dict(self) -> dict[str, Any]:
         """As nested plain dicts, lists, numbers and texts: ready for JSON; None stays None."""

@@ -194,3 +194,17 @@ def test_settings_are_read_from_the_manifest_of_a_run(tmp_path: Path) -> None:
     write_manifest(tmp_path, Manifest())
     with pytest.raises(InputError, match="nothing about the settings"):
         read_settings(tmp_path / "run.json")
+
+
+def test_a_table_stands_for_a_part_of_the_config() -> None:
+    config = Config(scaler={"init_scale": 8.0}, optimizer={"name": "sgd"})  # type: ignore[arg-type]
+    assert config.scaler == ScalerConfig(init_scale=8.0)
+    assert config.optimizer.name == "sgd"
+    assert Config.from_dict(config.to_dict()) == config
+
+
+def test_a_part_of_another_kind_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"scaler\.no_such"):
+        Config(scaler={"no_such": 1})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="scaler must be"):
+        Config(scaler=8.0)  # type: ignore[arg-type]
