@@ -10,7 +10,14 @@ import pytest
 
 from forensics.errors import OutputError
 from forensics.render import output
-from forensics.render.output import Look, choose_format, look_of, render, write_file
+from forensics.render.output import (
+    REPORT_FORMATS,
+    Look,
+    choose_format,
+    look_of,
+    render,
+    write_file,
+)
 from tests.unit.render.sample_diagnoses import forward_overflow, healthy
 
 
@@ -67,12 +74,19 @@ def test_the_look_follows_the_stream_and_the_environment(
         (None, "a.txt", "text"),
         ("text", "a.json", "text"),
         ("json", None, "json"),
+        (None, "a.html", "text"),  # no other document has a page
     ],
 )
 def test_the_format_is_the_one_asked_for_else_the_files(
     wanted: str | None, out: str | None, form: str
 ) -> None:
     assert choose_format(wanted, Path(out) if out else None) == form
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.HTM"])
+def test_a_report_may_be_a_page(name: str) -> None:
+    assert choose_format(None, Path(name), REPORT_FORMATS) == "html"
+    assert render([healthy()], "html").startswith("<!doctype html>")
 
 
 def test_several_texts_are_set_apart() -> None:
