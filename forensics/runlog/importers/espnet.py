@@ -23,7 +23,11 @@ _TRAIN = (
     rb"(?P<cells>[^\n]{0,4000})"
 )
 _SKIP = rb"The grad norm is (?P<norm>nan|-?inf)\. Skipping"
-_RESULT = rb"\b\d{1,9}epoch results: [^\n]*?\[valid\][^\n]*?\bloss=(?P<val_loss>" + NUMBER + rb")"
+_RESULT = (
+    rb"\b\d{1,9}epoch results: [^\n]{0,4000}?\[valid\][^\n]{0,4000}?\bloss=(?P<val_loss>"
+    + NUMBER
+    + rb")"
+)
 _EVENT = re.compile(_TRAIN + rb"|" + _SKIP + rb"|" + _RESULT)
 _RECORD = re.compile(_TRAIN + rb"|" + _SKIP)
 _CELL = re.compile(rb"[\s,](loss|grad_norm|loss_scale|optim0_lr0|lr_0)=(" + NUMBER + rb")")

@@ -44,7 +44,7 @@ def _column(name: str) -> str | None:
 
 _INNER = rb"\bepoch (?P<epoch>\d{1,9}):[^\n=]{1,200}[ \t](?=[\w.]{1,40}=)"
 _TEXT = Layout(
-    start=_INNER + rb"(?=[^\n]*\bnum_updates=(?P<step>\d{1,15}))",
+    start=_INNER + rb"(?=[^\n]{0,4000}\bnum_updates=(?P<step>\d{1,15}))",
     gap=rb",?[ \t]*",
     key=rb"[A-Za-z_][\w.]*",
     equals=rb"=",
@@ -55,7 +55,7 @@ _TEXT = Layout(
 _LOGGER = rb"(?: \| |\]\[INFO\] - )"
 """After the logger's name: fairseq's own form, and Hydra's."""
 _OBJECT = Layout(
-    start=rb"\btrain_inner" + _LOGGER + rb'\{(?=[^\n]*"num_updates": "?(?P<step>\d{1,15}))',
+    start=rb"\btrain_inner" + _LOGGER + rb'\{(?=[^\n]{0,4000}"num_updates": "?(?P<step>\d{1,15}))',
     gap=rb",?[ \t]*",
     key=rb'"[A-Za-z_][\w.]*"',
     equals=rb':[ \t]*"?',
@@ -65,11 +65,11 @@ _OBJECT = Layout(
 )
 _EPOCH_OBJECT = replace(
     _OBJECT,
-    start=rb"\btrain" + _LOGGER + rb'\{(?=[^\n]*"train_num_updates": "?(?P<step>\d{1,15}))',
+    start=rb"\btrain" + _LOGGER + rb'\{(?=[^\n]{0,4000}"train_num_updates": "?(?P<step>\d{1,15}))',
 )
 _EPOCH = Layout(
     start=rb"\bepoch (?P<epoch>\d{1,9})(?=[ \t]*\|[ \t]*loss )"
-    rb"(?=[^\n]*\bnum_updates (?P<step>\d{1,15}))",
+    rb"(?=[^\n]{0,4000}\bnum_updates (?P<step>\d{1,15}))",
     gap=rb"[ \t]*\|[ \t]*",
     key=rb"[A-Za-z_][\w.]*",
     equals=rb"[ \t]+",
@@ -83,11 +83,11 @@ _NOTE = rb"overflow detected,(?: ignoring gradient,)? setting loss scale to: (?P
     NUMBER + rb")"
 )
 _VALID = (
-    rb"valid on '[^'\n]{0,200}' subset[^\n=]{0,40}\|[^\n]*?\b(?:valid_)?loss (?P<text_loss>"
-    + (NUMBER + rb")[^\n]*?\bnum_updates (?P<text_at>\d{1,15})")
+    rb"valid on '[^'\n]{0,200}' subset[^\n=]{0,40}\|[^\n]{0,2000}?\b(?:valid_)?loss (?P<text_loss>"
+    + (NUMBER + rb")[^\n]{0,2000}?\bnum_updates (?P<text_at>\d{1,15})")
 )
 _VALID_OBJECT = (
-    rb'"valid\w*_loss": "?(?P<json_loss>' + NUMBER + rb')"?[^\n]*?"valid\w*_num_updates": "?'
+    rb'"valid\w*_loss": "?(?P<json_loss>' + NUMBER + rb')"?[^\n]{0,2000}?"valid\w*_num_updates": "?'
     rb"(?P<json_at>\d{1,15})"
 )
 _BETWEEN = re.compile(rb"|".join((_NOTE, _VALID, _VALID_OBJECT)))

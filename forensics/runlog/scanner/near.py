@@ -19,10 +19,14 @@ def matches_near(
         text: whole lines.
         needles: texts of which one is in each match.
     """
-    starts = {text.rfind(b"\n", 0, at) + 1 for needle in needles for at in _all(text, needle)}
-    for start in sorted(starts):
-        end = text.find(b"\n", start)
-        yield from pattern.finditer(text, start, end if end >= 0 else len(text))
+    end = 0
+    for at in sorted(at for needle in needles for at in _all(text, needle)):
+        if at < end:
+            continue  # in the line that was looked through last
+        start = text.rfind(b"\n", end, at) + 1 or end
+        end = text.find(b"\n", at)
+        end = end if end >= 0 else len(text)
+        yield from pattern.finditer(text, start, end)
 
 
 def _all(text: bytes, needle: bytes) -> Iterator[int]:

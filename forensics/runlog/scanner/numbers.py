@@ -23,7 +23,8 @@ COUNT = rb"\d[\d,]{0,24}(?<!,)"
 """A count such as a step, with or without thousands separators; a fragment without group."""
 
 
-_THOUSANDS = re.compile(rb"(?>\d{1,3}(?>,\d{3})*+(?>\.\d+)?+(?>\n|\Z))++")
+_GROUPED = rb"\d{1,3}(?>,\d{3})*+(?>\.\d+)?+"
+_THOUSANDS = re.compile(_GROUPED + rb"(?>\n" + _GROUPED + rb")*+")
 """A whole column of numbers with separators for thousands, and nothing doubtful among them."""
 
 

@@ -59,3 +59,21 @@ def test_matches_give_a_cell_a_group() -> None:
         "loss": [b"0.5", b""],
     }
     assert matches(pattern, b"") == {"step": [], "loss": []}
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([b"1,234.5", b"10,050", b"7"], [1234.5, 10050.0, 7.0]),
+        ([b"1,234,567", b"999"], [1234567.0, 999.0]),
+        ([b"1,234", b""], [1234.0, None]),
+        ([b"1,234", b"nan"], [1234.0, float("nan")]),
+    ],
+)
+def test_columns_with_separators_for_thousands(
+    cells: list[bytes], expected: list[float | None]
+) -> None:
+    values, present = floats(cells)
+    there = present if present is not None else np.ones(len(cells), dtype=bool)
+    assert there.tolist() == [cell is not None for cell in expected]
+    np.testing.assert_array_equal(values[there], [cell for cell in expected if cell is not None])

@@ -1,0 +1,40 @@
+"""A counter of all skips so far becomes the skips of each row."""
+
+from __future__ import annotations
+
+from forensics.runlog.scanner.skip_totals import TOTAL, with_skip_totals
+from forensics.runlog.steps import StepTable
+
+
+def table(step: list[int], total: list[int | None], **more: list[int | None]) -> StepTable:
+    return StepTable.from_arrays({"step": step, TOTAL: total, **more})
+
+
+def skipped(it: StepTable) -> list[int]:
+    found = with_skip_totals(it)
+    assert TOTAL not in found
+    return [int(count) for count in found["skipped_steps"]]
+
+
+def test_the_counter_grows_by_the_skips_of_a_row() -> None:
+    assert skipped(table([10, 20, 30, 40], [6, 6, 7, 7])) == [6, 0, 1, 0]
+
+
+def test_a_log_that_begins_late_tells_nothing_of_what_was_before() -> None:
+    assert skipped(table([500, 510, 520], [6, 6, 7])) == [0, 0, 1]
+
+
+def test_what_no_row_tells_lies_in_the_hole() -> None:
+    it = table([1, 2, 3, 900, 901], [0, None, None, None, 400], skipped_steps=[0, 0, 0, 0, 1])
+    found = with_skip_totals(it)
+    assert found["skipped_steps"].tolist() == [0, 0, 0, 399, 1]
+    assert found["covered_steps"][3] == 897
+
+
+def test_the_counter_goes_before_a_count_of_notes() -> None:
+    it = table([1, 2, 3], [0, 1, 1], skipped_steps=[0, 4, 0])
+    assert skipped(it) == [0, 1, 0]
+
+
+def test_a_counter_that_was_set_back_invents_nothing() -> None:
+    assert skipped(table([10, 20, 30], [6, 0, 1])) == [6, 0, 1]
