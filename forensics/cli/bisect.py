@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from forensics.diagnose.bisection_result import BisectionResult
 
 
+def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    """Refuse NaN, which is outside no range."""
+    if value is not None and value != value:
+        raise click.BadParameter("NaN is no tolerance", ctx, param)
+    return value
+
+
 @click.command(short_help="Find the first bad step, its operator and sample, and prove it.")
 @click.argument("run", required=False, metavar="[RUN]", type=click.Path())
 @click.option(
@@ -53,7 +60,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(min=0, max=1),
+    callback=_a_number,
     metavar="X",
     help="Relative difference at which a replayed row is still the recorded one.",
 )

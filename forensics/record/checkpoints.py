@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -193,11 +194,19 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"is no readable checkpoint ({reason[:160]})", where=path) from error
+        reason = why_unreadable(error)
+        raise InputError(f"is no readable checkpoint ({reason})", where=path) from error
     if not isinstance(state, dict):
         raise InputError("is no checkpoint of a training", where=path)
     return state
+
+
+def why_unreadable(error: Exception) -> str:
+    """What ``torch.load`` came upon, in a clause; its own text advises to load unsafely."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds more than tensors and plain values, and nothing of it was run"
+    lines = str(error).splitlines()
+    return lines[0][:160] if lines else type(error).__name__
 
 
 def _reason(bad: int, skips: int) -> str:

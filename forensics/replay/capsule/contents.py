@@ -12,6 +12,7 @@ import torch
 
 from forensics.diagnose.capsule_verdict import FaultFacts
 from forensics.errors import InputError
+from forensics.record.checkpoints import why_unreadable
 from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.manifest import Manifest
 
@@ -144,5 +145,4 @@ def load_part(directory: Path, name: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot be read ({reason[:160]})", where=path) from error
+        raise InputError(f"cannot be read ({why_unreadable(error)})", where=path) from error

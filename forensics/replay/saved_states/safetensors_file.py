@@ -43,6 +43,8 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_FEW_BITS = ("F4", "F6_E2M3", "F6_E3M2")
+"""Formats without NaN and Inf, packed: taken as bytes."""
 
 
 def open_safetensors_state(path: Path, root: Path | None = None) -> SavedState:
@@ -108,8 +110,10 @@ def read_safetensors(file: MappedFile) -> tuple[dict[str, StoredTensor], dict[st
 def _tensor(file: MappedFile, base: int, entry: dict[str, Any]) -> StoredTensor:
     dtype = _DTYPES.get(entry["dtype"])
     shape, (start, end) = entry["shape"], entry["data_offsets"]
+    if entry["dtype"] in _FEW_BITS:
+        dtype, shape = torch.uint8, [end - start]
     if dtype is None:
-        dtype, shape = torch.uint8, [end - start]  # a format of a few bits: none can be NaN here
+        raise ValueError(f"dtype {str(entry['dtype'])[:20]!r} is unknown")
     numbers = [*shape, start, end]
     if len(shape) > MOST_DIMENSIONS or any(number > 1 << 62 for number in numbers):
         raise ValueError("a tensor's shape is absurd")

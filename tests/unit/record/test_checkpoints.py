@@ -1,6 +1,7 @@
 import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -212,3 +213,11 @@ def test_health_json_is_strict_json(store):
     text = next(store.folder.glob("*.health.json")).read_text()
     assert "Infinity" not in text
     assert json.loads(text)["healthy"] is False
+
+
+def test_torch_s_advice_to_load_unsafely_is_not_passed_on(tmp_path: Path) -> None:
+    path = tmp_path / "step-00000001.pt"
+    torch.save({"a": Path("x")}, path)
+    with pytest.raises(InputError, match="nothing of it was run") as caught:
+        load_checkpoint(path)
+    assert "weights_only" not in caught.value.line()

@@ -219,6 +219,11 @@ def test_a_state_that_holds_itself(tmp_path: Path) -> None:
     assert [bad.name for bad in health.bad] == ["model.weight"]
 
 
+def _of_dtype(dtype: str) -> bytes:
+    header = json.dumps({"w": {"dtype": dtype, "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(4)
+
+
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
@@ -228,6 +233,7 @@ def test_a_state_that_holds_itself(tmp_path: Path) -> None:
         (struct.pack("<Q", 4) + b"[[[[", "damaged safetensors header"),
         (struct.pack("<Q", 100_000) + b"[" * 100_000, "damaged safetensors header"),
         (b"\x00" * 7, "no safetensors file"),
+        (_of_dtype("Q9"), "dtype 'Q9' is unknown"),
     ],
 )
 def test_headers_of_safetensors(header: bytes, reason: str, tmp_path: Path) -> None:
