@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from forensics.diagnose.param_facts import FirstBad, ParamStory, Standing
 from forensics.diagnose.param_story import param_story
-from forensics.diagnose.wording import factor, number, percent, sentence
+from forensics.diagnose.wording import counted, factor, number, percent, sentence
 from forensics.errors import InputError
 from forensics.runlog.run import Run
 
@@ -39,11 +39,11 @@ class ParamRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ParamsView:
-    """The table and the sentences above it."""
+    """The table and the sentences above it; ``scope`` says which parameters are in it."""
 
     step: int
     snapshots: int
-    total: int
+    scope: str
     sentences: tuple[str, ...]
     rows: tuple[ParamRow, ...]
 
@@ -61,10 +61,18 @@ def params_view(run: Run) -> ParamsView | None:
     return ParamsView(
         step=story.step,
         snapshots=story.snapshots,
-        total=story.parameters,
+        scope=_scope(story),
         sentences=_sentences(story),
         rows=tuple(_row(one, shapes, moved, story.first_bad) for one in story.top),
     )
+
+
+def _scope(story: ParamStory) -> str:
+    shown, total = len(story.top), story.parameters
+    if shown == total:
+        return f"{counted(total, 'parameter')}."
+    which = "the largest gradients" if shown == MOST_ROWS else "those with a gradient"
+    return f"{shown:,} of {total:,} parameters, {which}."
 
 
 def _sentences(story: ParamStory) -> tuple[str, ...]:

@@ -80,6 +80,7 @@ class RunView:
     Attributes:
         key: what the ids of the section begin with.
         facts: the line below the path.
+        summary: the verdict in a sentence or two.
         notes: what else the reader must know of the log, a clause each.
         advice: what to do: the rule it is for (empty for the root) and the text.
         tally: rules clear, skipped and failed, repairs.
@@ -92,6 +93,7 @@ class RunView:
     diagnosis: Diagnosis
     status: str
     facts: str
+    summary: str
     notes: tuple[str, ...]
     findings: tuple[FindingView, ...]
     advice: tuple[tuple[str, str], ...]
@@ -124,6 +126,7 @@ def run_view(diagnosis: Diagnosis, key: str, *, places: int, settings: str = "")
         diagnosis=diagnosis,
         status=STATUS_WORDS[diagnosis.verdict.status],
         facts=facts_line(diagnosis.run),
+        summary=_summary(diagnosis),
         notes=(*diagnosis.run.superseded, *lost(diagnosis.run)),
         findings=finding_views(diagnosis),
         advice=tuple(_advice(diagnosis)),
@@ -137,6 +140,13 @@ def run_view(diagnosis: Diagnosis, key: str, *, places: int, settings: str = "")
         configuration=() if run is None else _configuration(run),
         markdown=render_markdown(diagnosis, verbose=True, settings=settings),
     )
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    """The verdict's own, unless it is no more than the word that stands beside it."""
+    summary = diagnosis.verdict.summary
+    bare = summary.rstrip(".").casefold() == STATUS_WORDS[diagnosis.verdict.status]
+    return "Nothing was found that a healthy run does not do." if bare else summary
 
 
 def _configuration(run: Run) -> tuple[tuple[str, str], ...]:

@@ -28,9 +28,15 @@
     return written(value);
   }
 
+  // On an axis there is room for seven characters.
+  function tickWritten(value) {
+    const size = Math.abs(value);
+    return size > 0 && size < 0.01 ? Number(value.toPrecision(4)).toExponential() : written(value);
+  }
+
   function powerWritten(value) {
     const power = Math.log2(value);
-    return Number.isInteger(power) && (power < -6 || power > 16) ? "2^" + power : written(value);
+    return Number.isInteger(power) && (power < -6 || power > 16) ? "2^" + power : tickWritten(value);
   }
 
   // How a value becomes a height and back, so that uPlot only ever draws plain linear axes.
@@ -111,7 +117,7 @@
       this.chart = chart;
       this.layout = layoutOf(chart);
       this.written = chart.layout === "log2" ? scaleWritten : written;
-      this.ticked = chart.layout === "log2" ? powerWritten : written;
+      this.ticked = chart.layout === "log2" ? powerWritten : tickWritten;
       this.box = figure.querySelector(".plot");
       this.events = eventsOf(run.data.step, chart.marks);
       this.makeLegend(figure);
@@ -178,14 +184,14 @@
           {
             ...axis,
             size: 30,
-            space: 70,
+            space: 60,
             incrs: [1, 2, 5].flatMap((m) => [...Array(14).keys()].map((k) => m * 10 ** k)).sort((a, b) => a - b),
             values: (u, splits) => splits.map(whole),
           },
           {
             ...axis,
             size: () => this.margin,
-            splits: (u, i, low, high) => this.layout.ticks(low, high),
+            splits: (u, i, low, high) => (this.only == null ? this.layout.ticks(low, high) : [this.only]),
             values: (u, splits) => splits.map((h) => this.ticked(tidy(this.layout.down(h)))),
           },
         ],
@@ -199,6 +205,7 @@
     }
 
     range(low, high) {
+      this.only = low != null && low === high ? low : null;
       if (low == null || high == null) return [0, 1];
       const wide = high - low;
       for (const limit of this.chart.limits) {

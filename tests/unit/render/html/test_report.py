@@ -101,6 +101,14 @@ def test_episodes_of_one_rule_are_one_finding() -> None:
     assert view.episodes[0][0] == "step 1,000 → 1,299"
 
 
+def test_a_verdict_of_one_word_is_not_told_twice() -> None:
+    healthy = SAMPLES["healthy"]()
+    told = run_view(healthy, "run-1", places=50).summary
+    assert told == "healthy. 9 steps of 20,000 skipped: the loss scaler at work."
+    bare = replace(healthy, verdict=replace(healthy.verdict, summary="healthy."))
+    assert run_view(bare, "run-1", places=50).summary.startswith("Nothing was found")
+
+
 def test_evidence_is_a_table_of_places_and_values() -> None:
     loss, *_ = finding_views(SAMPLES["forward-overflow"]())[0].evidence
     assert loss.rows == (("8,216", "2.43"), ("8,217", "2.41"), ("8,218", "NaN"))
