@@ -28,8 +28,8 @@ from forensics.runlog.run import load_run
 def plot_compare(run_a: str, run_b: str, rtol: float, out: Path | None, show: bool) -> ExitCode:
     """Draw two runs over each other, and where they part.
 
-    A line marks the first step at which any column differs, another where they differ by more than
-    1 %. By default the picture goes beside RUN_A.
+    In each panel a line marks the first step at which they differ, another where they differ by
+    more than 1 %. By default the picture goes beside RUN_A.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ PLACES = 1200
 """Stretches by default: more than a page at 200 dpi can tell apart at a line's width."""
 SPARSE = 0.5
 """Share of rows below which a column is drawn as points: a validation loss, not a gap."""
-ROUTINE_LABEL = "overflow, dealt with by the scaler"
+ROUTINE_LABEL = "scaler overflow"
 MOST_GROUPS = 6
 """Learning rates of so many parameter groups are drawn; more lines cannot be told apart."""
 

@@ -50,7 +50,6 @@ def draw_compare(comparison: Comparison, a: ChartSeries, b: ChartSeries) -> Figu
     """The page from the comparison and both series; pure."""
     pairs = [(chart, other) for chart in a.charts if (other := b.chart(chart.name)) is not None]
     drawn = [pair for pair in pairs if not _both_still(*pair)]
-    parted = _parted(comparison)
     lines = [f"A: {a.path}", f"B: {b.path}", sentence(comparison.reason)]
     with look.look():
         page = PlotPage(
@@ -62,7 +61,7 @@ def draw_compare(comparison: Comparison, a: ChartSeries, b: ChartSeries) -> Figu
         page.share_steps(min(ends), max(ends), a.unit)
         for axes, (chart, other) in zip(page.panels, drawn, strict=True):
             _panel(axes, chart, other)
-            for text, step, style in parted:
+            for text, step, style in _parted(comparison, chart):
                 axes.axvline(
                     step, color="black", ls=style, lw=1.1, zorder=3, label=text, gid="part"
                 )
@@ -70,15 +69,19 @@ def draw_compare(comparison: Comparison, a: ChartSeries, b: ChartSeries) -> Figu
     return page.figure
 
 
-def _parted(comparison: Comparison) -> list[tuple[str, int, str]]:
-    """Where they part at all, and where by more than 1 %: text, step and line style."""
-    found = []
-    beyond = [c.beyond for c in comparison.columns if c.beyond is not None]
-    noticeable = [c.noticeable for c in comparison.columns if c.noticeable is not None]
-    if beyond:
-        found.append((f"part at {min(beyond):,}", min(beyond), "-"))
-    if noticeable and min(noticeable) != min(beyond, default=None):
-        found.append((f"by more than 1 % at {min(noticeable):,}", min(noticeable), ":"))
+def _parted(comparison: Comparison, chart: Chart) -> list[tuple[str, int, str]]:
+    """Where a panel's first column parts at all, and where by more than 1 %.
+
+    Returns:
+        Text, step and line style of each mark.
+    """
+    name = {"skip_rate": "skipped"}.get(chart.series[0].name, chart.series[0].name)
+    column = next((c for c in comparison.columns if c.name == name), None)
+    if column is None or column.beyond is None:
+        return []
+    found = [(f"part at {column.beyond:,}", column.beyond, "-")]
+    if column.noticeable is not None and column.noticeable != column.beyond:
+        found.append((f"by more than 1 % at {column.noticeable:,}", column.noticeable, ":"))
     return found
 
 

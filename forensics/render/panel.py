@@ -173,7 +173,7 @@ def fit(axes: Axes, heights: Heights, series: Sequence[Series], limits: Sequence
 
 def _room(axis: Axis, height: float) -> float:
     """Room around a single height."""
-    return max(abs(height) * 0.1, 0.5 if axis.positive else 1e-3)
+    return 0.5 if axis.positive else abs(height) * 0.1 or 1.0
 
 
 def set_ticks(axes: Axes, heights: Heights) -> None:

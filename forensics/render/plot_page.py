@@ -82,7 +82,9 @@ class PlotPage:
         every = [self.lanes, *self.panels] if self.lanes is not None else self.panels
         for axes in every:
             axes.set_xlim(first - room, last + room)
-            axes.xaxis.set_major_locator(MaxNLocator(4 if abs(last) >= 1e9 else 9, integer=True))
+            axes.xaxis.set_major_locator(
+                MaxNLocator(4 if abs(last) >= 1e9 else 9, integer=True, min_n_ticks=1)
+            )
             axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
             axes.tick_params(labelbottom=axes is every[-1], length=2.5)
         every[-1].set_xlabel(unit)
@@ -137,7 +139,7 @@ def tint(axes: Axes, band: Band, colour: str, hatch: str = "") -> None:
         )  # fmt: skip
         if hatch:
             axes.axvspan(
-                first - 0.5, last + 0.5, facecolor="none", edgecolor=colour, alpha=0.35, lw=0,
+                first - 0.5, last + 0.5, facecolor="none", edgecolor=colour, alpha=0.22, lw=0,
                 hatch=hatch, zorder=0.1,
             )  # fmt: skip
 

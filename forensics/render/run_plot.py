@@ -10,6 +10,7 @@ from forensics.diagnose.chart_parts import Band, Chart, ChartSeries
 from forensics.diagnose.chart_source import diagnosed
 from forensics.diagnose.finding import Diagnosis, RunFacts
 from forensics.diagnose.report_order import ROOT
+from forensics.diagnose.wording import sentence
 from forensics.errors import InputError
 from forensics.render import figure as look
 from forensics.render.panel import PENS, Pen, draw_chart, head, say_nothing_finite
@@ -54,7 +55,10 @@ def draw_run(series: ChartSeries, diagnosis: Diagnosis) -> Figure:
         raise InputError(nothing_to_draw(series), where=series.path)
     bands = series.bands[:MOST_LANES]
     more = len(series.bands) - len(bands)
-    lines = [facts_line(diagnosis.run), diagnosis.verdict.summary, *_left_out(series, charts)]
+    lines = [
+        " · ".join([facts_line(diagnosis.run), *_left_out(series, charts)]),
+        sentence(diagnosis.verdict.summary),
+    ]
     with look.look():
         page = PlotPage(
             run_title(series.path),
@@ -100,8 +104,7 @@ def _left_out(series: ChartSeries, charts: list[Chart]) -> list[str]:
         "norm": "no gradient norm is logged",
         "skips": "no step was skipped" if series.chart("skips") else "",
     }
-    missing = [text for name, text in told.items() if name not in drawn and text]
-    return ["; ".join(missing)] if missing else []
+    return [text for name, text in told.items() if name not in drawn and text]
 
 
 def nothing_to_draw(series: ChartSeries) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NEAR = 30.0
 """Octaves within which a limit is drawn; farther ones would flatten the staircase."""
-_MANY = 150
+_MANY = 60
 """Moves from which on their marks are small."""
 
 

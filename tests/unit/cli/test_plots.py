@@ -36,10 +36,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_picture_goes_beside_the_run_and_its_path_is_printed(
     arguments: list[str], written: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = {path for path in runs.rglob("*")}
+    before = set(runs.rglob("*"))
     assert main(arguments) == 0
     assert capsys.readouterr() == (f"{written}\n", "")
-    assert {path for path in runs.rglob("*")} - before == {runs / written}
+    assert set(runs.rglob("*")) - before == {runs / written}
     with Image.open(runs / written) as image:
         assert image.width == 2000
         assert image.info["dpi"] == pytest.approx((200, 200), abs=0.1)
@@ -83,13 +83,13 @@ def test_what_cannot_be_drawn_is_2_in_one_line(
     arguments: list[str], said: str, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (runs / "loss.csv").write_text("step,loss\n1000,2.5\n1001,2.4\n")
-    before = {path for path in runs.rglob("*")}
+    before = set(runs.rglob("*"))
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
     assert err.count("\n") == 1
-    assert {path for path in runs.rglob("*")} == before
+    assert set(runs.rglob("*")) == before
 
 
 def test_standard_input_needs_a_place(
@@ -116,12 +116,12 @@ def test_show_draws_in_the_terminal_and_writes_no_file(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("plotext", reason="needs forensics[show]")
-    before = {path for path in runs.rglob("*")}
+    before = set(runs.rglob("*"))
     for verb, title in (("plot", "loss"), ("plot-scale", "loss scale")):
         assert main([verb, "fp16-overflow", "--show"]) == 0
         assert title in capsys.readouterr().out.splitlines()[0]
     assert main(["plot-compare", "nan-applied", "fp16-overflow", "--show"]) == 0
-    assert {path for path in runs.rglob("*")} == before
+    assert set(runs.rglob("*")) == before
 
 
 def test_show_without_its_library_is_2_before_anything_is_read(
