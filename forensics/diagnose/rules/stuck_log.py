@@ -13,8 +13,8 @@ Evidence
     The repeated losses and the one before.
 
 Silent when
-    Numbers are printed with 4 digits or fewer, are 0, or have crept up to a limit (a fit that has
-    converged to the last bit), or the learning rate is 0, which has a rule of its own.
+    Numbers are printed with 4 digits or fewer, are 0, or have crept up or fallen to a limit (a fit
+    that has converged to the last bit), or the learning rate is 0, which has a rule of its own.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Thresholds:
     rows: int = threshold(3, "two equal rows happen with float32 losses once in 10^7 rows")
     digits: int = threshold(5, "with 4 digits neighbouring rows agree by chance")
     creep: float = threshold(1e-4, "relative step before a stop; training noise is 1e-3 and more")
+    fallen: float = threshold(1e-6, "share of the first loss: float32 resolves 1e-7 of it")
     gap: int = threshold(100, "recovery window of the spike rules, so that episodes agree")
     told: int = threshold(12, "a reader at night reads no more")
 
@@ -54,6 +55,7 @@ def stuck_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     first, last = runs_of(_repeats(signals))
     first = np.maximum(first - 1, 0)  # the row that is repeated
     long = (last - first + 1 >= thresholds.rows) & ~_crept(loss, first, thresholds.creep)
+    long &= ~_at_the_bottom(signals, first, thresholds)
     first, last = first[long], last[long]
     if len(first) == 0:
         return
@@ -82,6 +84,14 @@ def _crept(loss: FloatArray, first: IntArray, creep: float) -> BoolArray:
     steps = np.abs(np.diff(np.where(index >= 0, loss[np.maximum(index, 0)], np.nan), axis=1))
     usual = row_medians(steps)
     return np.asarray(usual <= creep * np.abs(loss[first]), dtype=bool)  # no past: no creeping
+
+
+def _at_the_bottom(signals: Signals, first: IntArray, limits: Thresholds) -> BoolArray:
+    """Is there nothing left to learn: loss and gradient are next to nothing of what they were?"""
+    start = np.abs(signals.loss[np.isfinite(signals.loss)][:1])
+    steep = np.nanmax(np.where(np.isfinite(signals.norm), signals.norm, np.nan))
+    low = np.abs(signals.loss[first]) <= limits.fallen * start
+    return np.asarray(low & (signals.norm[first] <= limits.fallen**0.5 * steep), dtype=bool)
 
 
 def _finding(signals: Signals, first: int, last: int, rows: int) -> Finding:

@@ -53,3 +53,13 @@ def test_silent_on_a_fit_to_the_last_bit_on_skips_and_at_a_rate_of_zero() -> Non
     columns = stuck(1_000, 500, 100)
     columns["lr"][500:600] = 0.0
     assert not found(stuck_log, columns)
+
+
+def test_silent_where_a_fit_fell_to_the_last_bit_and_not_where_it_stopped_halfway() -> None:
+    columns = stuck(60, 16, 44)
+    fall = 10.0 ** -np.minimum(np.arange(60), 16.0)
+    columns["loss"] = columns["loss"][0] * fall
+    columns["grad_l2_pre_clip"] = columns["grad_l2_pre_clip"][0] * np.sqrt(fall)
+    assert not found(stuck_log, columns)
+    columns["grad_l2_pre_clip"] = columns["grad_l2_pre_clip"][0] * np.maximum(fall, 0.5)
+    assert found(stuck_log, columns)
