@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TimelineEntry,
         Verdict,
     )
+    from forensics.diagnose.news import News
     from forensics.diagnose.param_story import param_story
     from forensics.diagnose.rule import Rule, rule, threshold
     from forensics.diagnose.rules import RULES
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from forensics.replay.capsule import run_capsule
     from forensics.replay.checkpoint_health import examine_state
     from forensics.replay.health_bisection import bisect_health
+    from forensics.runlog.growing import GrowingLog
     from forensics.runlog.log_facts import LogFacts
     from forensics.runlog.reading import Reading
     from forensics.runlog.run import Run, load_joined, load_run
@@ -87,9 +89,11 @@ _ORIGIN = {
     "ExitCode": "forensics.errors",
     "Finding": "forensics.diagnose.finding",
     "ForensicsError": "forensics.errors",
+    "GrowingLog": "forensics.runlog.growing",
     "InputError": "forensics.errors",
     "KeepPolicy": "forensics.record.options",
     "LogFacts": "forensics.runlog.log_facts",
+    "News": "forensics.diagnose.news",
     "NullRecorder": "forensics.record.null_recorder",
     "Outcome": "forensics.diagnose.finding",
     "OutputError": "forensics.errors",
@@ -160,9 +164,11 @@ __all__ = [
     "ExitCode",
     "Finding",
     "ForensicsError",
+    "GrowingLog",
     "InputError",
     "KeepPolicy",
     "LogFacts",
+    "News",
     "NullRecorder",
     "Outcome",
     "OutputError",
