@@ -42,6 +42,10 @@ class Persistence(StrEnum):
     UNKNOWN = "unknown"
 
 
+_LEFT_BEHIND = frozenset({"parameter", "optimizer state", "buffer", "state"})
+"""What a link of a chain calls that outlasts its step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorFacts:
     """One tensor in numbers.
@@ -263,3 +267,15 @@ class BisectionResult:
     capsule_bytes: int = 0
     next_command: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def damaged(self) -> bool:
+        """Did the step leave something non-finite behind that the next steps found?"""
+        links = self.origin.chain if self.origin is not None else ()
+        left = any(link.what in _LEFT_BEHIND and link.kind for link in links)
+        step = self.first_bad_step
+        later = any(
+            state.verdict == "bad" and step is not None and state.step > step
+            for state in self.checkpoints
+        )
+        return left or later

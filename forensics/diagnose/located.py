@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -27,16 +28,18 @@ def with_located(diagnosis: Diagnosis, result: BisectionResult) -> Diagnosis:
     becomes a finding of its own, and the root. A result that located nothing changes nothing.
     """
     step = result.first_bad_step
-    if result.status is not BisectStatus.LOCATED or step is None or result.origin is None:
+    known = result.origin is not None or result.reproduces is not None
+    if result.status is not BisectStatus.LOCATED or step is None or not known:
         return diagnosis
     root = None if diagnosis.verdict.root is None else diagnosis.findings[diagnosis.verdict.root]
     if root is None or not _is_about(root, result):
         return _as_new_root(diagnosis, result, step)
+    told = located(result) if result.origin is not None else f"{root.cause} {located(result)}"
     found = replace(
         root,
-        cause=located(result),
+        cause=told.strip(),
         remedy=" ".join(result.remedy) or root.remedy,
-        subject=root.subject or _subject(result.origin),
+        subject=root.subject or ("" if result.origin is None else _subject(result.origin)),
     )
     findings = list(diagnosis.findings)
     assert diagnosis.verdict.root is not None
@@ -50,7 +53,7 @@ def finding_of(result: BisectionResult) -> Finding | None:
     step = result.first_bad_step
     if result.status is not BisectStatus.LOCATED or step is None:
         return None
-    lasting = result.persistence is Persistence.PERSISTENT
+    lasting = result.persistence is Persistence.PERSISTENT or result.damaged
     origin = result.origin
     return Finding(
         rule=RULE,
@@ -59,7 +62,7 @@ def finding_of(result: BisectionResult) -> Finding | None:
         first_step=step,
         last_step=step,
         subject="" if origin is None else _subject(origin),
-        cause="" if origin is None else located(result, again=False),
+        cause=located(result, again=False),
         remedy=" ".join(result.remedy),
     )
 
@@ -80,9 +83,11 @@ def located(result: BisectionResult, *, again: bool = True) -> str:
         result: with its origin.
         again: tell what is wrong, too; False where the finding's message says it.
     """
-    origin = result.origin
-    assert origin is not None
-    head = f"Located by bisection at step {result.first_bad_step or 0:,}{_phase(origin)}"
+    origin, step = result.origin, result.first_bad_step or 0
+    if origin is None:
+        head = f"Bisected to step {step:,}; the trace of it names no operator"
+        return " ".join(sentence(text) for text in (head, _proof(result)) if text)
+    head = f"Located by bisection at step {step:,}{_phase(origin)}"
     sentences = [f"{head}: {origin.summary or _where(origin)}" if again else head]
     if origin.source_line:
         sentences.append(f"The line is {origin.source_line}")
@@ -112,12 +117,15 @@ def _proof(result: BisectionResult) -> str:
     if result.samples:
         shown = ", ".join(str(index) for index in result.samples[:4])
         more = " and more" if len(result.samples) > 4 else ""
-        parts.append(f"sample {shown}{more} of its batch alone goes bad")
+        one = len(result.samples) == 1
+        words = ("sample", "goes") if one else ("samples", "go")
+        parts.append(f"{words[0]} {shown}{more} of its batch alone {words[1]} bad")
     if result.reproduces is not None:
         parts.append("a replay reproduces it" if result.reproduces else "no replay reproduces it")
     if result.persistence is not Persistence.UNKNOWN:
         lasting = result.persistence is Persistence.PERSISTENT
-        parts.append("it persists after the step" if lasting else "it is over after the step")
+        over = "it is over after the step" + ("; its damage stays" if result.damaged else "")
+        parts.append("it persists after the step" if lasting else over)
     return "; ".join(parts)
 
 
@@ -149,17 +157,26 @@ def _as_new_root(diagnosis: Diagnosis, result: BisectionResult, step: int) -> Di
 
 def _told(verdict: Verdict, summary: str, result: BisectionResult, step: int) -> Verdict:
     """The verdict with the place in its timeline, and without the questions that are answered."""
-    assert result.origin is not None
-    entry = TimelineEntry(when=f"{step:,}", title="located", detail=_where(result.origin))
+    detail = "" if result.origin is None else _where(result.origin)
+    entry = TimelineEntry(when=f"{step:,}", title="located", detail=detail)
+    at = next((i for i, e in enumerate(verdict.timeline) if _step_of(e) > step), None)
+    before = verdict.timeline if at is None else verdict.timeline[:at]
+    after = () if at is None else verdict.timeline[at:]
     answered = bool(result.reproduces)
     command = f"forensics capsule run {shlex.quote(result.capsule)}" if result.capsule else ""
     return replace(
         verdict,
         summary=summary,
-        timeline=(*verdict.timeline, entry),
+        timeline=(*before, entry, *after),
         undecided=() if answered else verdict.undecided,
         next_command=command or _not_bisect(verdict.next_command),
     )
+
+
+def _step_of(entry: TimelineEntry) -> int:
+    """The step that an entry begins at; -1 where it tells none."""
+    digits = re.match(r"[\d,]+", entry.when)
+    return int(digits.group().replace(",", "")) if digits else -1
 
 
 def _not_bisect(command: str) -> str:

@@ -196,7 +196,9 @@ def again(result: BisectionResult) -> str:
     alike = f" ({replays}, all alike)" if count > 1 else ""
     persists = {
         Persistence.PERSISTENT: ", and persists after the step",
-        Persistence.TRANSIENT: ", and is over after the step",
+        Persistence.TRANSIENT: ", and is over after the step"
+        if not result.damaged
+        else "; the fault is over after the step, its damage stays",
         Persistence.UNKNOWN: "",
     }[result.persistence]
     return f"reproduces{alike}{persists}"
@@ -252,7 +254,7 @@ def outcome(trial: WhatIf, bad_step: int | None) -> str:
     if trial.finite and here:
         return f"finite, and for the next {step_count(further)}" if further else "finite"
     if trial.finite:
-        return f"finite until {trial.until_step:,}{start}"
+        return f"finite from step {trial.from_step:,} to {trial.until_step:,}"
     if trial.first_bad_step is None or trial.first_bad_step == bad_step:
         return f"still bad{start}"
     return f"bad at {trial.first_bad_step:,}{start}"

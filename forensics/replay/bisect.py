@@ -8,6 +8,7 @@ own; here they are put together.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 from contextlib import suppress
@@ -75,6 +76,8 @@ def bisect_run(
     """
     if from_step is not None and until_step is not None and until_step < from_step:
         raise UsageError("ends before it begins", where=f"--from {from_step} --until {until_step}")
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise UsageError("is no tolerance", where=f"--tolerance {tolerance}", hint="such as 1e-3")
     options = Options(
         predicate=parse_bad(bad),
         recipe=recipe,
@@ -134,6 +137,12 @@ def _run_of(path: Path) -> Run | None:
 
 def _folder(path: Path, options: Options) -> BisectionResult:
     """A folder of saved states that is no run: judged by health alone."""
+    if options.predicate.text != NONFINITE:
+        raise UsageError(
+            "is a condition on rows, and this folder has no log",
+            where=f"--bad {options.predicate.text}",
+            hint="name the run directory",
+        )
     result = bisect_health(
         path,
         from_step=options.from_step,
@@ -153,7 +162,8 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
     """What log and saved states tell by themselves, and what a replay would add."""
     suspicion, options = inquiry.suspicion, inquiry.options
     what = f"the recipe {error.what}" if error.what.startswith("was ") else error.what
-    why = f"No replay, so no operator: {what}{f'; {error.hint}' if error.hint else ''}."
+    hint = f"; {error.hint}" if error.hint else ""
+    why = f"No replay, so no operator: {what}{hint}".rstrip(".?") + "."
     result = BisectionResult(
         path=str(run.path), status=BisectStatus.NOT_BISECTABLE, reason=inquiry.looked_at()
     )
@@ -174,6 +184,8 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
     bad = [state.step for state in result.checkpoints if state.verdict == State.BAD.value]
     if suspicion.step is None or (bad and min(bad) <= suspicion.step):
         return result
+    notes = (f"The tensors listed are bad in the saved state of step {min(bad):,}.",) if bad else ()
+    result = replace(result, notes=(*notes, why))
     return replace(
         result,
         status=BisectStatus.LOCATED,
@@ -188,7 +200,8 @@ def _with_recipe(run: Run, options: Options, error: NotReplayableError) -> str:
     """The same with the recipe's file, for the user to fill in: nobody else may choose it."""
     recipe = run.manifest.recipe if run.manifest is not None else {}
     name, file = recipe.get("name"), recipe.get("file")
-    if error.where != "recipe" or options.recipe is not None:
+    config = error.what.startswith("the recorded config")
+    if error.where != "recipe" or options.recipe is not None or config:
         return ""
     if not isinstance(name, str) or not isinstance(file, str):
         return ""

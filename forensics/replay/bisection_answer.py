@@ -76,7 +76,7 @@ def looked_at(
     if suspicion.routine:
         text += f"; {step_count(suspicion.routine)} skipped: the loss scaler at work"
     if sound:
-        text += f"; {step_count(len(sound))} replayed, and what was applied is right"
+        text += f"; {step_count(len(sound))} looked into closely, and what was applied is right"
     return text
 
 

@@ -128,6 +128,11 @@ class Case:
         if isinstance(passage.bad.error, NoBatchError):
             self._no_batch(session, passage.bad.error, step)
             return True
+        begin = self.options.from_step
+        if begin is not None and step < begin:
+            self.notes.append(
+                f"step {begin:,} began with a bad state: the cause lies before --from"
+            )
         self.progress("tracing the bad step", 0, 1)
         session.restore(passage.before)
         examined = examine(session)
@@ -145,6 +150,11 @@ class Case:
                 origin = behind_growth(session, as_growth(origin, growth), step)
                 session.restore(passage.before)
             self.found.update(growth=growth, root_step=growth.since_step)
+        if origin is not None and not self.judge.by_state and ":" in origin.operator and step:
+            self.notes.append(
+                f"{origin.operator.partition(':')[2]} was bad before this step began: an earlier "
+                "one made it so; bisect without --bad to find that one"
+            )
         self.found["origin"] = origin
         before, passage.before = passage.before, None  # one holder, so that it can be let go of
         self.prove(session, before, passage.bad, origin)

@@ -126,7 +126,9 @@ def _reason(
         good = sorted(i for i, answer in answers.items() if answer.state is State.GOOD)
         first, last = (f"{candidates[i].number:,}" for i in (good[0], good[-1]))
         ends = f"{unit.value} {first}" if first == last else f"{unit.value} {first} and {last}"
-        return f"nothing is bad: the states at the ends, {ends}, are finite ({looked})"
+        unseen = count - len(answers)
+        between = f"; the {unseen} between them were not looked into" if unseen > 0 else ""
+        return f"the states at the ends, {ends}, are finite ({looked}){between}"
     if found.ending is Ending.ALL_BAD and found.first_bad is not None:
         first = f"{unit.value} {candidates[found.first_bad].number:,}"
         return f"already the oldest state that can be read, {first}, is bad: none before it is good"

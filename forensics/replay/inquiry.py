@@ -10,7 +10,13 @@ from forensics.diagnose.bisection_result import (
     Departure,
     Persistence,
 )
-from forensics.errors import InputError, NoBatchError, NotReplayableError, TrainingRaisedError
+from forensics.errors import (
+    InputError,
+    NoBatchError,
+    NotReplayableError,
+    TrainingRaisedError,
+    UsageError,
+)
 from forensics.replay.bisection import Judgement
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
@@ -24,11 +30,13 @@ from forensics.replay.row_judge import RowJudge
 from forensics.replay.saved_states import open_state
 from forensics.replay.session import Session, open_session
 from forensics.replay.silent_inquiry import nothing_found, silent_inquiry
-from forensics.replay.start_states import search_states, without
+from forensics.replay.start_states import by_health_files, search_states, without
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
 MOST_ABSORBED = 4
 """Suspect steps that may turn out to be the loss scaler's work before the search ends."""
+ROWS_AFTER = 3
+"""Rows after a false one that must be the replay's."""
 EARLIER_STARTS = 2
 """Earlier states that are tried where a fault does not come back from the newest one."""
 
@@ -50,6 +58,7 @@ class Inquiry(Case):
             until_step=options.until_step,
         )
         self.judge = RowJudge(options.predicate, self.suspicion.strict)
+        self.states = by_health_files(self.run.checkpoints)
         try:
             with open_session(
                 self.run,
@@ -76,6 +85,10 @@ class Inquiry(Case):
 
     def _bisect(self, session: Session) -> None:
         self.found.update(tolerance=session.tolerance, cross_device=session.cross_device)
+        first = self.options.from_step
+        if first is not None and first > self.last_step(session):
+            last = f"there are steps 0 to {self.last_step(session):,}"
+            raise UsageError("no step lies in the range", where=f"--from {first}", hint=last)
         for _ in range(MOST_ABSORBED):
             absorbed = self._look_for_it(session)
             if absorbed is None:
@@ -108,7 +121,7 @@ class Inquiry(Case):
                 from_step=self.options.from_step,
             )
             if wanted is None:
-                self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
+                self._condition_not_met()
                 return None
         if wanted is None:
             silent_inquiry(self, session)
@@ -116,6 +129,8 @@ class Inquiry(Case):
         self.found["reason"] = self._went_by(wanted)
         passage = self._replay_from_earlier(session, wanted, self._replay(session, wanted))
         if passage.bad is None or passage.before is None:
+            if self._only_the_row(session, passage):
+                return passage.last
             self._not_reproduced(session, passage)
         elif not self.located(session, passage):
             return passage.bad.step
@@ -194,6 +209,30 @@ class Inquiry(Case):
 
     # -- where the replay does not go bad ---------------------------------------------------
 
+    def _condition_not_met(self) -> None:
+        """No row fulfils the condition: that is health only where the report has nothing to say."""
+        status = BisectStatus.NOT_BISECTABLE if self.suspicion.root else BisectStatus.HEALTHY
+        self.found.update(status=status, reason=self.looked_at())
+
+    def _only_the_row(self, session: Session, passage: Passage) -> bool:
+        """Is the bad row alone not the replay's, while the rows after it are, bit for bit?"""
+        gone = passage.departure
+        if gone is None or gone.step != passage.last or session.tolerance or passage.bad:
+            return False
+        for step in range(passage.last + 1, passage.last + 1 + ROWS_AFTER):
+            row = session.recorded(step)
+            if row is None or session.step_index != step:
+                return False
+            replayed = session.run_step(check_state=False)
+            if replayed.log is None or session.departure(replayed, row) is not None:
+                return False
+        self.notes.append(
+            f"the row of step {gone.step:,} is not what the training made ({gone.column}: "
+            f"{gone.recorded} in the log, {gone.replayed} in the replay), and the rows after it "
+            "are the replay's bit for bit: the log was changed there, the training was sound"
+        )
+        return True
+
     def _not_reproduced(self, session: Session, passage: Passage) -> None:
         """The record went bad where the replay does not."""
         recorded = self.suspicion.step
@@ -204,7 +243,7 @@ class Inquiry(Case):
                 "same state: something is not deterministic"
             )
         if recorded is None and not self.judge.by_state:
-            self.found.update(status=BisectStatus.HEALTHY, reason=self.looked_at())
+            self._condition_not_met()
             return
         if recorded is None:
             self.found.update(

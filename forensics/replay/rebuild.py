@@ -73,7 +73,11 @@ def rebuild(
     )
     recorded_on = manifest.device.partition(":")[0] or "cpu"
     cross = recorded_on != target.type
-    other = [*_differences(manifest, target), *_other_code(manifest, recipe)]
+    other = [
+        *_differences(manifest, target),
+        *_other_recipe(manifest, kind),
+        *_other_code(manifest, recipe),
+    ]
     notes = list(other)
     if cross:
         notes.insert(0, f"recorded on {recorded_on}, replayed on {target.type}: not the same bits")
@@ -132,6 +136,14 @@ def _differences(manifest: Manifest, device: torch.device) -> list[str]:
         if manifest.processor and manifest.processor != name:
             found.append(f"recorded on a processor {manifest.processor}, replayed on {name}")
     return found
+
+
+def _other_recipe(manifest: Manifest, kind: type[Recipe]) -> list[str]:
+    """The recipe that the user names against the recorded one."""
+    recorded = _text(manifest, "name")
+    if not recorded or recorded == kind.name:
+        return []
+    return [f"the recipe {kind.name} is not {recorded}, which was recorded"]
 
 
 def _other_code(manifest: Manifest, recipe: str | None) -> list[str]:

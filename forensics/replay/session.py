@@ -30,7 +30,7 @@ from forensics.replay.rebuild import Rebuilt, Say, rebuild
 from forensics.replay.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
 from forensics.replay.row_comparison import RecordedRows, compare_rows, tolerance_between
 from forensics.replay.tensor_stats import float_tensors
-from forensics.runlog.manifest import Manifest
+from forensics.runlog.manifest import MANIFEST_NAME, Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 
 AS_RECORDED = Changes()
@@ -62,8 +62,10 @@ def open_session(
         InputError, UsageError: the recipe that the user names cannot be loaded.
     """
     if run.manifest is None:
+        torn = run.path.is_dir() and (run.path / MANIFEST_NAME).exists()
+        state = "run.json is damaged" if torn else "there is no run.json"
         raise NotReplayableError(
-            "there is no run.json, so nothing says what was trained",
+            f"{state}, so nothing says what was trained",
             where=run.path,
             hint="name the training: --recipe path/to/file.py:name",
         )

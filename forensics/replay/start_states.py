@@ -106,6 +106,12 @@ def _openable(
     return None
 
 
+def by_health_files(states: tuple[CheckpointInfo, ...]) -> StateSearch:
+    """What names and health files say, before any state is looked into."""
+    known = {i: judged for i, info in enumerate(states) if (judged := _by_file(info)) is not None}
+    return StateSearch(verdicts=_verdicts(states, known))
+
+
 def _by_file(info: CheckpointInfo) -> Judgement | None:
     """What the name and the health file say of a state; None where they say nothing."""
     reason = info.health.get("reason")

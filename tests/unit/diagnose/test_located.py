@@ -72,8 +72,14 @@ def test_nothing_located_changes_nothing() -> None:
     steps = log(nan_at=30)
     plain = diagnose(Run(path=Path("runs/x"), steps=steps))
     assert told(steps, healthy()).verdict == plain.verdict
-    without_origin = told(steps, bad_sample(), kind="?")
-    assert repr(without_origin.findings) == repr(plain.findings)  # a NaN is not equal to itself
+
+
+def test_what_was_proven_is_told_though_no_operator_was_found() -> None:
+    found = told(log(nan_at=30), bad_sample(), kind="?")
+    assert found.verdict.root is not None
+    cause = found.findings[found.verdict.root].cause
+    assert "Bisected to step 30; the trace of it names no operator." in cause
+    assert "Sample 7 of its batch alone goes bad" in cause
 
 
 def test_a_stale_result_is_not_used_and_said() -> None:

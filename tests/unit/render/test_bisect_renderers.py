@@ -70,7 +70,7 @@ def test_ascii_pages_hold_ascii_alone() -> None:
         ),
         (
             WhatIf(change="", from_step=4, until_step=59, finite=True),
-            "finite until 59, from step 4 on",
+            "finite from step 4 to 59",
         ),
         (WhatIf(change="", from_step=9, until_step=9, finite=True), "finite"),
         (WhatIf(change="", from_step=9, until_step=9, finite=False, first_bad_step=9), "still bad"),

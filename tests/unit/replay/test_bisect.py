@@ -18,6 +18,7 @@ from forensics.record.config import Config
 from forensics.record.options import RecordOptions
 from forensics.record.recipe_lookup import find_recipe
 from forensics.record.reference_loop import record_run
+from forensics.render.bisection_phrases import again
 from forensics.replay.bisect import bisect_run
 from forensics.runlog.run import load_run
 from tests.unit.replay.recordings import USER_FILE, quiet
@@ -117,8 +118,43 @@ def test_a_condition_is_answered_by_the_log_and_traced(bad_sample: Path) -> None
 
 def test_a_condition_that_no_row_fulfils(bad_sample: Path) -> None:
     result = quick(bad_sample, bad="norm>1e6")
-    assert result.status is BisectStatus.HEALTHY
+    assert result.status is BisectStatus.NOT_BISECTABLE  # the report has a root cause
     assert result.reason == "norm>1e6 holds in none of 60 rows"
+
+
+def test_a_false_row_does_not_hide_the_real_fault(copy: Path) -> None:
+    lines = (copy / "steps.csv").read_text().splitlines()
+    cells = lines[15].split(",")
+    cells[lines[0].split(",").index("loss")] = "nan"
+    (copy / "steps.csv").write_text("\n".join([*lines[:15], ",".join(cells), *lines[16:], ""]))
+    result = quick(copy)
+    assert result.origin is not None
+    assert (result.first_bad_step, result.origin.operator) == (30, "input")
+    assert any("the row of step 14 is not what the training made" in n for n in result.notes)
+
+
+def test_a_recipe_of_another_name_is_said(copy: Path) -> None:
+    result = quick(copy, recipe="target-spike")
+    assert any("target-spike is not bad-sample" in note for note in result.notes)
+    assert result.tolerance > 0
+
+
+def test_a_range_beyond_the_run_is_refused(bad_sample: Path) -> None:
+    with pytest.raises(UsageError, match="no step lies in the range"):
+        quick(bad_sample, from_step=1000)
+
+
+@pytest.mark.parametrize("tolerance", [float("nan"), float("inf"), -1.0])
+def test_a_tolerance_that_is_none_is_refused(bad_sample: Path, tolerance: float) -> None:
+    with pytest.raises(UsageError, match="is no tolerance"):
+        quick(bad_sample, tolerance=tolerance)
+
+
+def test_a_fault_that_is_over_may_leave_damage(tmp_path: Path) -> None:
+    result = quick(recorded("nan-applied", tmp_path / "run", 10, steps=50))
+    assert result.persistence is Persistence.TRANSIENT
+    assert result.damaged
+    assert "its damage stays" in again(result)
 
 
 def test_a_condition_on_steps_without_a_row_is_answered_by_replay(copy: Path) -> None:
@@ -328,6 +364,8 @@ def test_a_folder_of_states_is_judged_by_health(bad_sample: Path, tmp_path: Path
     folder.mkdir()
     for path in (bad_sample / "checkpoints").glob("*.pt"):
         shutil.copy(path, folder)
+    with pytest.raises(UsageError, match="this folder has no log"):
+        bisect_run(folder, bad="loss>3")
     result = bisect_run(folder, recipe="bad-sample")
     assert result.status is BisectStatus.NOT_BISECTABLE
     assert result.origin is None
