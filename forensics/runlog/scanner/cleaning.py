@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_BARE_COLOUR = re.compile(rb"\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
+"""A colour whose escape character was lost when the text was copied: ``[31m``, ``[0m``."""
 _BACKSPACES = re.compile(rb"[^\n]?\x08")
 RANK_PREFIX = re.compile(
     rb"^(?:\[(?:default|rank|Rank |RANK)?\d{1,6}\]:?[ \t]?|(?:rank|Rank) ?\d{1,6}: ?|\d{1,6}: )",
@@ -27,6 +29,7 @@ _NARROWEST, _WIDEST = 60, 400
 """Columns of a terminal whose lines may have been broken."""
 _DIGIT = re.compile(rb"\d")
 _FEWEST_BROKEN = 4
+_FEWEST_COLOURS = 2
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class Dirt:
         docker: the lines are JSON records of a container's log driver.
         ranks: most lines begin with the number of a rank.
         width: lines were broken at this width; 0 where they were not.
+        colours: there are colours without their escape character.
     """
 
     notebook: bool = False
     docker: bool = False
     ranks: bool = False
     width: int = 0
+    colours: bool = False
 
 
 def dirt_of(head: bytes) -> Dirt:
@@ -52,10 +57,13 @@ def dirt_of(head: bytes) -> Dirt:
     notebook = start.lstrip().startswith(b"{") and any(mark in head for mark in _NOTEBOOK)
     docker = not notebook and _DOCKER_LINE.match(head) is not None
     plain = clean(head, Dirt(notebook=notebook, docker=docker))
+    colours = len(_BARE_COLOUR.findall(plain)) >= _FEWEST_COLOURS
+    if colours:
+        plain = _BARE_COLOUR.sub(b"", plain)
     lines = [line for line in plain.split(b"\n")[:-1] if line.strip()]
     prefixed = sum(RANK_PREFIX.match(line) is not None for line in lines)
     ranks = prefixed >= 2 and prefixed * 2 > len(lines)
-    return Dirt(notebook, docker, ranks, 0 if ranks else _broken_at(lines))
+    return Dirt(notebook, docker, ranks, 0 if ranks else _broken_at(lines), colours)
 
 
 def _broken_at(lines: list[bytes]) -> int:
@@ -91,6 +99,8 @@ def clean(block: bytes, dirt: Dirt) -> bytes:
         block = _unescaped(_DOCKER_LINE.sub(rb"\1", block))
     if b"\x1b" in block:
         block = _ANSI.sub(b"", block)
+    if dirt.colours:
+        block = _BARE_COLOUR.sub(b"", block)
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\x08" in block:

@@ -199,3 +199,12 @@ def test_nanogpt_evaluations_alone(tmp_path: Path) -> None:
     assert column(table, "loss") == [4.0, 3.75, 3.5]
     assert table.facts is not None
     assert any("estimates" in note for note in table.facts.notes)
+
+
+def test_colours_that_lost_their_escape_character(tmp_path: Path) -> None:
+    text = "".join(titan(s, f"{7 - s / 8:.3f}") for s in (1, 2, 3)).replace("\x1b", "")
+    assert "[31mstep" in text
+    table = read(tmp_path, text)
+    assert table.source_format == "torchtitan"
+    assert column(table, "loss") == [6.875, 6.75, 6.625]
+    assert column(table, "grad_l2_pre_clip") == [1.5] * 3
