@@ -187,6 +187,9 @@ def _resume(
         yield "Start anew once it is mended: it acts from step 0 on."
         return
     why = "before the growth began" if growth is not None else "the last good one"
+    if good and max(good) == root and lasting and growth is None:
+        yield f"Mend it first: from step-{root}, the last good state, it fails at once."
+        return
     if good:
         carries = "; a later state carries the fault" if lasting and later else ""
         yield f"Resume from step-{max(good)}, {why}{carries}."
