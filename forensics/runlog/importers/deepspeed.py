@@ -6,6 +6,7 @@ two engines train (actor and critic), both print the same steps: the first one i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,10 +28,12 @@ _PIPELINE = rb"\bsteps: (?P<pipe>\d{1,15}) loss: (?P<loss>" + NUMBER + rb") (?:i
 _REDUCED = (
     rb"Reducing dynamic loss scale from (?P<from>" + NUMBER + rb") to (?P<to>" + NUMBER + rb")"
 )
+_PRINTED = rb"\bRank: 0, loss = (?P<printed>" + NUMBER + rb")"
+"""What DeepSpeed-Chat prints of each micro-batch."""
 _RECORD = re.compile(TOTALS + rb"|" + _PIPELINE)
 _STEPPED = re.compile(TOTALS + rb"|" + _PIPELINE + rb"|Grad overflow on iteration:? ?\d")
-_EVENT = re.compile(TOTALS + rb"|" + _PIPELINE + rb"|" + _REDUCED + rb"|" + NOTE)
-_NEEDLES = (b"step=", b"steps: ", b"Reducing dynamic loss scale", *NEEDLES)
+_EVENT = re.compile(rb"|".join((TOTALS, _PIPELINE, _REDUCED, _PRINTED, NOTE)))
+_NEEDLES = (b"step=", b"steps: ", b"Reducing dynamic loss scale", b"loss = ", *NEEDLES)
 _OVERFLOW = re.compile(
     rb"(?:OVERFLOW|loss scale overflow)! (?:Rank \d{1,6} )?Skipping step\. Attempted"
     rb"|Overflow detected\. Skipping step\. Attempted|Grad overflow on iteration"
@@ -84,6 +87,7 @@ class _Engine:
         self._iteration = -1
         self._exact: dict[str, Cell] = {}
         self._others = 0
+        self._loss: float | None = None
 
     def take(self, match: re.Match[bytes]) -> None:
         """One event of the log."""
@@ -92,6 +96,8 @@ class _Engine:
         elif match["pipe"] is not None:
             self._flush()
             self.rows.add(int(match["pipe"]), {"loss": number(match["loss"]), **self._noted()})
+        elif match["printed"] is not None:
+            self._see(number(match["printed"]))
         elif match["from"] is not None:
             if self._exact:
                 self._exact.setdefault("scaler_scale", number(match["from"]))
@@ -128,7 +134,14 @@ class _Engine:
             self.notes.drop()
             return
         self._last = (step, cells)
-        self.rows.add(step, {**self._noted(), **cells})
+        loss: dict[str, Cell] = {} if self._loss is None else {"loss": self._loss}
+        self._loss = None
+        self.rows.add(step, {**self._noted(), **cells, **loss})
+
+    def _see(self, loss: float | None) -> None:
+        """A printed loss: the last one before a record is kept, but a non-finite one stays."""
+        if self._loss is None or math.isfinite(self._loss):
+            self._loss = loss
 
     def _noted(self) -> dict[str, Cell]:
         return self.notes.cells()

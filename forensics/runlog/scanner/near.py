@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+REACH = 64
+
 
 def matches_near(
     pattern: re.Pattern[bytes], text: bytes, needles: Sequence[bytes]
@@ -15,7 +17,8 @@ def matches_near(
     needles are found.
 
     Args:
-        pattern: matches nothing that goes beyond a line.
+        pattern: matches nothing that goes beyond a line, and begins at most ``REACH`` bytes before
+            a needle.
         text: whole lines.
         needles: texts of which one is in each match.
     """
@@ -23,7 +26,7 @@ def matches_near(
     for at in sorted(at for needle in needles for at in _all(text, needle)):
         if at < end:
             continue  # in the line that was looked through last
-        start = text.rfind(b"\n", end, at) + 1 or end
+        start = max(text.rfind(b"\n", end, at) + 1, at - REACH, end)
         end = text.find(b"\n", at)
         end = end if end >= 0 else len(text)
         yield from pattern.finditer(text, start, end)

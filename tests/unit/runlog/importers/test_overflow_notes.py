@@ -139,3 +139,17 @@ def test_notes_between_the_records_of_a_trainer(tmp_path: Path) -> None:
     assert brackets(table) == [(16, 20, 1), (31, 35, 1)]
     assert column(table, "scaler_scale")[3] == 128.0
     assert column(table, "loss")[-1] == pytest.approx(2.4)
+
+
+def test_losses_that_each_micro_batch_prints(tmp_path: Path) -> None:
+    def printed(step: int, loss: float) -> str:
+        return "".join(
+            f"Epoch: 0, Step: {step}, Rank: {rank}, loss = {loss + rank}\n" for rank in (0, 1)
+        )
+
+    text = "".join(printed(s, 3 - s / 10) + engine(s + 1, 0) * (s % 5 == 4) for s in range(10))
+    text += printed(10, float("nan")) + printed(11, 1.5) + engine(15, 0)
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [5, 10, 15]
+    assert table["loss"][:2].tolist() == pytest.approx([2.6, 2.1])
+    assert table["loss"][2] != table["loss"][2]
