@@ -39,7 +39,7 @@ def run(
     """
     if find_spec("torch") is None:
         raise MissingExtraError(
-            "replaying needs torch", hint="pip install 'forensics[torch]'; reports do not"
+            "replaying needs torch", hint="pip install torch; reports do not"
         )
     spare_the_input(out, map(str, path.glob("*") if path.is_dir() else [path]))
     from forensics.replay.capsule import run_capsule

@@ -52,7 +52,7 @@ def inspect(
         raise MissingExtraError(
             "needs torch, which is not installed",
             where="forensics inspect",
-            hint="pip install 'forensics[torch]'",
+            hint="pip install torch",
         )
     spare_the_input(out, checkpoints)
     states, errors = _examine_all(checkpoints)

@@ -84,7 +84,7 @@ def record(recipe: str | None, listing: bool, print_config: bool, **given: Any) 
     """
     if find_spec("torch") is None:
         raise MissingExtraError(
-            "recording needs torch", hint="pip install 'forensics[torch]'; reading runs does not"
+            "recording needs torch", hint="pip install torch; reading runs does not"
         )
     from forensics.record.recipe_lookup import find_recipe
 

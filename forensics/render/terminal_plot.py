@@ -34,7 +34,7 @@ def check_terminal_plots(verb: str) -> None:
         raise MissingExtraError(
             "--show needs plotext, which is not installed",
             where=f"forensics {verb}",
-            hint="pip install 'forensics[show]'",
+            hint="pip install plotext",
         )
 
 

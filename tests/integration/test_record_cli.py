@@ -233,7 +233,7 @@ sys.exit(main(["record", "--list"]))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.strip() == (
-        "forensics: recording needs torch; pip install 'forensics[torch]'; reading runs does not"
+        "forensics: recording needs torch; pip install torch; reading runs does not"
     )
 
 

@@ -100,7 +100,7 @@ def _events(path: Path) -> Iterator[Any]:
         raise MissingExtraError(
             "reading event files needs the tensorboard package",
             where=path,
-            hint="pip install 'forensics[tensorboard]'",
+            hint="pip install tensorboard",
         ) from error
     from google.protobuf.message import DecodeError
 

@@ -129,7 +129,7 @@ def test_show_without_its_library_is_2_before_anything_is_read(
 ) -> None:
     monkeypatch.setattr("forensics.render.terminal_plot.find_spec", lambda name: None)
     assert main(["plot", "nowhere", "--show"]) == 2
-    assert "pip install 'forensics[show]'" in capsys.readouterr().err
+    assert "pip install plotext" in capsys.readouterr().err
 
 
 def test_a_report_loads_no_drawing_and_a_plot_no_pyplot(runs: Path) -> None:
