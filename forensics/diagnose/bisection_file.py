@@ -80,6 +80,8 @@ def bisection_from_json(data: Mapping[str, Any]) -> tuple[BisectionResult | None
         if kept[name] is not None and not 0 <= kept[name] < _LARGEST_STEP:
             notes = (*notes, f"{NAME}: {name} is no step; it is left out")
             kept[name] = None
+    if flat.kind and flat.kind not in {kind.value for kind in FaultKind}:
+        notes = (*notes, f"{NAME}: kind is none that is known; where the fault is, is left out")
     departure = flat.departure
     if departure is not None and not isinstance(departure.step, int):
         departure = None

@@ -75,9 +75,12 @@ def _bisection_of(run: Run) -> tuple[Run, BisectionResult | None, tuple[str, ...
     if run.bisection is None:
         return run, None, ()
     from forensics.diagnose.bisection_file import bisection_of
+    from forensics.diagnose.bisection_result import BisectStatus
 
     result, notes = bisection_of(run)
-    return replace(run, bisection=run.bisection if result else None), result, notes
+    # One that found nothing is no reason not to bisect where the log has a root cause.
+    told = result is not None and result.status is not BisectStatus.HEALTHY
+    return replace(run, bisection=run.bisection if told else None), result, notes
 
 
 def _with_bisection(

@@ -259,6 +259,11 @@ class Inquiry(Case):
             first_bad_step=recorded if gone is None else min(gone.step, recorded),
         )
         self.found["root_step"] = self.found["first_bad_step"]
+        if session.other_code and (gone is None or gone.step == recorded):
+            self.notes.append(
+                f"with the recipe as it is now, step {recorded:,} is sound: what was changed in it "
+                "since the recording may well be the cure"
+            )
         if session.tolerance == 0 and gone is not None:
             self._from_outside(session, gone, recorded)
 

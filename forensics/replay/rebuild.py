@@ -33,6 +33,7 @@ class Rebuilt:
         cross_device: recorded on another type of device.
         exact: the same bits can be expected: a CPU, the same code, torch, threads and processor.
         notes: what differs, a sentence each.
+        other_code: the recipe is not what was recorded, as far as can be told.
     """
 
     kind: type[Recipe]
@@ -42,6 +43,7 @@ class Rebuilt:
     cross_device: bool
     exact: bool
     notes: tuple[str, ...]
+    other_code: bool = False
 
 
 def rebuild(
@@ -73,18 +75,15 @@ def rebuild(
     )
     recorded_on = manifest.device.partition(":")[0] or "cpu"
     cross = recorded_on != target.type
-    other = [
-        *_differences(manifest, target),
-        *_other_recipe(manifest, kind),
-        *_other_code(manifest, recipe),
-    ]
+    code = [*_other_recipe(manifest, kind), *_other_code(manifest, recipe)]
+    other = [*_differences(manifest, target), *code]
     notes = list(other)
     if cross:
         notes.insert(0, f"recorded on {recorded_on}, replayed on {target.type}: not the same bits")
     for note in notes:
         say(note)
     exact = target.type == "cpu" and not cross and not other
-    return Rebuilt(kind, config, target, precision, cross, exact, tuple(notes))
+    return Rebuilt(kind, config, target, precision, cross, exact, tuple(notes), bool(code))
 
 
 def _recorded_recipe(manifest: Manifest) -> type[Recipe]:

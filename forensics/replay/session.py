@@ -88,6 +88,7 @@ class Session:
         device: where the replay runs.
         cross_device: recorded on another type of device.
         notes: what differs from the recording, a sentence each.
+        other_code: the recipe is not what was recorded, as far as can be told.
         step_index: the next step.
         batches: the micro-batches of the step under way, or of the last one.
         untestable: by step of the saved states that could not be loaded, the reason.
@@ -103,6 +104,7 @@ class Session:
             found.device,
         )
         self.cross_device, self.notes = found.cross_device, found.notes
+        self.other_code = found.other_code
         self.tolerance = tolerance_between(exact=found.exact, wanted=tolerance)
         self.step_index = 0
         self.batches: list[Batch] = []
