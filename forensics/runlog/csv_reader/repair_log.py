@@ -91,11 +91,14 @@ class RepairLog:
         count: int = 1,
         detail: str = "",
     ) -> None:
-        """Note one repair, or more of one kind; line, step and detail of the first are kept."""
+        """Note one repair, or more of one kind; line, step and detail of the first are kept.
+
+        Line 0 is none: rows of a log of another program do not know theirs.
+        """
         known = self._found.get(kind)
         if known is None:
             self._details[kind] = detail
-            known = Repair(kind, "", line, step, KINDS[kind].lossy, 0)
+            known = Repair(kind, "", line or None, step, KINDS[kind].lossy, 0)
         self._found[kind] = replace(known, count=known.count + count)
 
     def take(self, repair: Repair) -> None:

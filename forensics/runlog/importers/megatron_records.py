@@ -196,6 +196,8 @@ def _vanished_loss(table: StepTable) -> Mended:
         norm_bad = norm.present & ~np.isfinite(norm.values)
     if not table.has("loss"):
         missing &= norm_bad
+    if "nan_iterations" in table:  # counted among the skipped ones alone
+        missing |= told & ~table.present("loss") & (table["nan_iterations"] > 0)
     if not missing.any():
         return table, ""
     before = table.columns.get("loss")

@@ -44,6 +44,13 @@ def test_a_loss_that_vanished_is_nan(tmp_path: Path) -> None:
     assert any("2 records without a loss read as NaN" in note for note in table.facts.notes)
 
 
+def test_skipped_iterations_whose_loss_was_nan(tmp_path: Path) -> None:
+    text = "".join(megatron(10 * n) for n in (1, 2))
+    text += megatron(30, loss="", norm="", skipped=10, nans=4)
+    text += megatron(40, loss="", norm="", skipped=10)
+    assert same(column(read(tmp_path, text), "loss"), [2.5, 2.5, NAN, None])
+
+
 def test_a_log_that_never_prints_a_loss_is_not_all_nan(tmp_path: Path) -> None:
     table = read(tmp_path, "".join(megatron(s, loss="") for s in range(1, 6)))
     assert "loss" not in table
@@ -181,6 +188,7 @@ def test_a_rollback_is_cut_at_the_seam(tmp_path: Path) -> None:
     assert table.step.tolist() == list(range(1, 51))
     assert table["loss"].tolist() == [2.5] * 30 + [2.0] * 20
     assert len(table.earlier) == 1
+    assert [repair.line for repair in table.repairs] == [None] * len(table.repairs)
 
 
 def test_many_blocks_are_one_log(tmp_path: Path) -> None:
