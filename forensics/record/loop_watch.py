@@ -60,6 +60,9 @@ class LoopWatch:
         measure_post_clip: take the norm again at optimizer entry, after the loop's own clip.
         first_step: index of the next step.
         arrival: in which order gradients arrive.
+
+    Attributes:
+        repeated: steps so far in which one optimizer's ``step`` was called more than once.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class LoopWatch:
         self.parameters, self.optimizers = list(named_parameters), list(optimizers)
         self.arrival = arrival or ArrivalOrder(self.parameters)
         self.step_index = first_step
+        self.repeated = 0
         self._measure = measure_post_clip
         device = self.parameters[0][1].device
         self._scaler = scaler or GradScaler(device.type, enabled=False)
@@ -107,6 +111,8 @@ class LoopWatch:
         seen = self._seen
         mean_loss, scale = self._read(loss)
         fell = scale < seen.scale
+        calls = [id(entry.optimizer) for entry in seen.entries]
+        self.repeated += len(calls) > len(set(calls))
         stepped = {id(entry.optimizer) for entry in seen.entries if not entry.overflowed}
         behind = {id(optimizer) for optimizer in self.optimizers} - stepped
         overflowed = seen.overflowed | {id(e.optimizer) for e in seen.entries if e.overflowed}
@@ -174,7 +180,9 @@ class LoopWatch:
         return mean_loss, scale
 
     def _post_clip(self) -> float | None:
-        return combine([e.post for e in self._seen.entries]) if self._measure else None
+        """Over all optimizers, of each its last call: two calls are no larger gradient."""
+        last = {id(entry.optimizer): entry.post for entry in self._seen.entries}
+        return combine(list(last.values())) if self._measure else None
 
     def _reason(self, loss: float, overflowed: bool) -> str:
         """Why a step was skipped, as far as it can be seen."""

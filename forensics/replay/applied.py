@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forensics.diagnose.bisection_result import Origin
+from forensics.replay.applied_coverage import (
+    climbs,
+    left_out,
+    schedule_by_micro_batch,
+    stepped_twice,
+)
 from forensics.replay.applied_scaling import (
     clip_after_step,
     clip_of_scaled_gradients,
@@ -45,6 +51,10 @@ CHECKS: tuple[Check, ...] = (
     rounded_away,
     clip_after_step,
     scheduler_twice,
+    schedule_by_micro_batch,
+    stepped_twice,
+    left_out,
+    climbs,
 )
 """All checks; of several faults in one step the first is told."""
 

@@ -129,10 +129,16 @@ def narrow(
 def bad_rows(signals: Signals, diagnosis: Diagnosis) -> BoolArray:
     """Rows in which something is non-finite that no loss scaler explains, shape (rows,)."""
     bad = signals.loss_bad | signals.norm_bad | signals.norm_overflowed
-    for name in ("lr", "scaler_scale", "update_l2", "param_l2", "ema_l2_distance"):
+    for name in _watched(signals):
         bad = bad | (signals.present(name) & ~np.isfinite(signals.column(name)))
     bad = bad | (signals.present("scaler_scale") & (signals.scale <= 0))
     return np.asarray(bad & ~_routine(signals, diagnosis), dtype=bool)
+
+
+def _watched(signals: Signals) -> tuple[str, ...]:
+    """Columns that must be finite: every group's rate (``lr``, ``lr_1`` …), scale and norms."""
+    further = (name for name in signals.table if name.startswith("lr_"))
+    return ("lr", *further, "scaler_scale", "update_l2", "param_l2", "ema_l2_distance")
 
 
 def _routine(signals: Signals, diagnosis: Diagnosis) -> BoolArray:
@@ -179,7 +185,7 @@ def _why(signals: Signals, row: int, predicate: BadPredicate) -> str:
         return "the gradient norm overflows though every gradient is finite"
     if signals.norm_bad[row]:
         return f"gradient norm is {number(float(signals.norm[row]))}"
-    for name in ("lr", "scaler_scale", "update_l2", "param_l2", "ema_l2_distance"):
+    for name in _watched(signals):
         value = float(signals.column(name)[row])
         if signals.present(name)[row] and (not np.isfinite(value) or value <= 0):
             return f"{name} is {number(value)}"

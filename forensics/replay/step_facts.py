@@ -25,12 +25,14 @@ class StartOfStep:
         counts: of every optimizer, by id: the step counts of its parameters, by id; -1 for a state
             without one.
         moves: how far each schedule has moved, in the training's order; -1 where it does not tell.
+        unheld: copies of the trainable parameters that no optimizer holds, by name.
     """
 
     scaler: GradScaler | None
     scale: float
     counts: Mapping[int, Mapping[int, float]]
     moves: tuple[int, ...] = ()
+    unheld: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, training: Training) -> StartOfStep:
@@ -44,7 +46,9 @@ class StartOfStep:
             scale = float(scaler._init_scale if held is None else held)
         counts = {id(o): state_counts(o) for o in training.optimizers}
         moves = schedule_moves(training)
-        return cls(scaler=scaler, scale=scale, counts=counts, moves=moves)
+        return cls(
+            scaler=scaler, scale=scale, counts=counts, moves=moves, unheld=_unheld(training)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,8 @@ class Context:
         taken_before: did the optimizer step in the step before; None where it is not known.
         trained: had any earlier step been taken.
         rate_share: the learning rate as a share of the highest of the run.
+        steps: of the whole run; 0 where it is not known.
+        rises: is the loss at the end of the run above that of its beginning.
     """
 
     step: int | None = None
@@ -66,6 +72,8 @@ class Context:
     taken_before: bool | None = None
     trained: bool = False
     rate_share: float = 1.0
+    steps: int = 0
+    rises: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +124,15 @@ class StepFacts:
         """The parameter with the largest gradient."""
         norms = self.trace.arrived
         return max(norms, key=lambda name: norms[name]) if norms else ""
+
+
+def _unheld(training: Training) -> dict[str, Tensor]:
+    held = {id(p) for o in training.optimizers for group in o.param_groups for p in group["params"]}
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in training.model.named_parameters()
+        if parameter.requires_grad and id(parameter) not in held
+    }
 
 
 def schedule_moves(training: Training) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from forensics.diagnose.bisection_result import FaultKind, Origin
 from forensics.record.recipe import Training
 from forensics.replay.applied import BEFORE_NORM, SKIP_CHECKS, first_fault
+from forensics.replay.applied_coverage import whose_rate
 from forensics.replay.applied_scaling import (
     hidden_skip,
     scale_link,
@@ -39,6 +40,8 @@ from forensics.replay.step_watch import StepEvents, StepWatch
 
 _NO_HOOKS = "saved tensor hooks"
 """What torch.func says where the hooks on saved tensors are in its way: the step itself is fine."""
+_RISE = 0.1
+"""Share of itself by which a loss must have risen: less is the noise of a batch."""
 _Seen = tuple[StepTrace, StepEvents, StartOfStep, tuple[float, ...]]
 
 
@@ -206,7 +209,20 @@ def context_of(session: Session, step: int) -> Context:
         taken_before=None if before.get("skipped") is None else not before["skipped"],
         trained="skipped" in steps and bool(np.any(steps["skipped"][earlier] == 0)),
         rate_share=rate / peak if isinstance(rate, float) and peak > 0 else 1.0,
+        steps=session.config.steps,
+        rises=_rises(session),
     )
+
+
+def _rises(session: Session) -> bool:
+    """Is the median loss of the run's last tenth clearly above that of its first one?"""
+    steps = session.run.steps
+    loss = np.asarray(steps["loss"][steps.present("loss")], np.float64) if "loss" in steps else []
+    tenth = len(loss) // 10
+    if not tenth:
+        return False
+    first, last = float(np.median(loss[:tenth])), float(np.median(loss[-tenth:]))
+    return last > first + _RISE * abs(first)
 
 
 def _traced(
@@ -299,7 +315,7 @@ def judge(facts: StepFacts) -> tuple[Origin | None, str]:
         grown = f"{origin.summary[:-1]}; the loss scale was reset ({reset.name})."
         return replace(origin, chain=(reset, *origin.chain), summary=grown), ""
     if origin.phase == Phase.OPTIMIZER:
-        return step_past_the_scaler(facts) or rate_behind(facts, origin), ""
+        return step_past_the_scaler(facts) or whose_rate(facts, rate_behind(facts, origin)), ""
     hidden = hidden_skip(facts)
     if hidden is not None:
         return replace(hidden, chain=(*origin.chain, *hidden.chain)), ""

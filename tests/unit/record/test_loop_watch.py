@@ -203,3 +203,17 @@ def test_closing_takes_every_hook_away():
     loop.watch.close()
     assert not loop.optimizer._optimizer_step_pre_hooks
     assert not any(p._post_accumulate_grad_hooks for p in loop.model.parameters())
+
+
+def test_an_optimizer_called_twice_counts_once_and_is_noted():
+    loop = Loop(clip=0.1)
+    assert loop.step().grad_l2_post_clip == pytest.approx(0.1, rel=1e-4)
+    assert loop.watch.repeated == 0
+    loss = loop.backward()
+    loop.watch.gradients()
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 0.1)
+    loop.optimizer.step()
+    loop.optimizer.step()
+    log = loop.watch.end_step(loss)
+    assert log.grad_l2_post_clip == pytest.approx(0.1, rel=1e-4)
+    assert loop.watch.repeated == 1
