@@ -12,6 +12,8 @@ from forensics.diagnose.chart_grid import Grid
 from forensics.diagnose.chart_parts import Chart, Limit, Mark, Marks, Series, marks_at, series_of
 from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Moves
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.wording import counted
+from forensics.runlog.log_facts import PER_STEP
 from forensics.runlog.steps import FloatArray
 
 ZERO_SCALE = 2.0**-150
@@ -98,7 +100,8 @@ def skip_rate_chart(signals: Signals, grid: Grid) -> Chart | None:
     window = min(WINDOW, max(LEAST_WINDOW, len(signals) * signals.interval // 10))
     rate = 100.0 * _rolling(signals, window)
     # Always over the whole window, as the rules count: one that still fills exaggerates.
-    label = f"of the last {window:,} steps"
+    unit = PER_STEP if signals.table.facts is None else signals.table.facts.unit
+    label = f"of the last {counted(window, unit)}"
     # Of a place the highest: between two windows the rate is 0 in every healthy run.
     high = grid.high(rate)
     return Chart(

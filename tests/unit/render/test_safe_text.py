@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forensics.diagnose.finding import Status, TimelineEntry, Verdict
+from forensics.diagnose.finding import Diagnosis, RunFacts, Status, TimelineEntry, Verdict
 from forensics.render.safe_text import (
     LONGEST,
     display_width,
@@ -17,6 +18,8 @@ from forensics.render.safe_text import (
     plain_ascii,
     visible,
 )
+from forensics.runlog.run import Run
+from forensics.runlog.steps import StepTable
 
 ANY_TEXT = st.text(st.characters(), max_size=60)  # surrogates and controls included
 
@@ -120,3 +123,12 @@ def test_map_texts_reaches_every_text_and_no_enum() -> None:
         undecided=("B",),
         timeline=(TimelineEntry(when="C", title="D", detail="E"),),
     )
+
+
+def test_map_texts_leaves_alone_what_a_value_came_from() -> None:
+    facts = RunFacts(path="a", steps=0, first_step=None, last_step=None, source_format="f")
+    run = Run(path=Path("a"), steps=StepTable.from_arrays({"loss": [1.0]}))
+    verdict = Verdict(status=Status.HEALTHY, summary="b")
+    changed = map_texts(Diagnosis(run=facts, verdict=verdict, source=run), str.upper)
+    assert changed.source is run
+    assert (changed.run.path, changed.verdict.summary) == ("A", "B")
