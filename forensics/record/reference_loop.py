@@ -32,6 +32,7 @@ from forensics.record.run_directory import (
     locked_directory,
 )
 from forensics.record.skip_rate import SkipRateAlarm, calibration_skips
+from forensics.record.threads import threads_for
 from forensics.record.train_step import AmpTrainState
 from forensics.record.training_state import gather_state, restore_state
 from forensics.runlog.files import RunLock, supersede
@@ -285,8 +286,8 @@ def _continue(setting: _Setting, point: ResumePoint) -> Manifest:
 def _threads_of(point: ResumePoint | None) -> Iterator[None]:
     """The thread count of the recorded run while this one lasts: another computes other bits."""
     own = torch.get_num_threads()
-    if point is not None and point.manifest.threads:
-        torch.set_num_threads(point.manifest.threads)
+    if point is not None:
+        torch.set_num_threads(threads_for(point.manifest.threads))
     try:
         yield
     finally:

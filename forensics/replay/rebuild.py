@@ -16,6 +16,7 @@ from forensics.record.precision import Precision, choose_device, choose_precisio
 from forensics.record.provenance import package_version, processor_name
 from forensics.record.recipe import Recipe
 from forensics.record.recipe_lookup import find_recipe, split_reference
+from forensics.record.threads import threads_for
 from forensics.runlog.manifest import Manifest
 
 Say = Callable[[str], None]
@@ -134,6 +135,9 @@ def _differences(manifest: Manifest, device: torch.device) -> list[str]:
         name = processor_name()
         if manifest.processor and manifest.processor != name:
             found.append(f"recorded on a processor {manifest.processor}, replayed on {name}")
+        threads = threads_for(manifest.threads)
+        if manifest.threads not in (0, threads):
+            found.append(f"recorded with {manifest.threads} threads, replayed with {threads}")
     return found
 
 

@@ -22,6 +22,7 @@ from forensics.record.precision import Precision
 from forensics.record.readback import read_scalars
 from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.tensor_norms import l2_norms
+from forensics.record.threads import threads_for
 from forensics.record.training_state import gather_state, restore_state
 from forensics.replay.changes import Changes, applied, select_samples, to_double, widen
 from forensics.replay.loop import Loop, make_loop
@@ -116,8 +117,7 @@ class Session:
         self._wide = False
         self._settings = ExitStack()
         self._settings.callback(torch.set_num_threads, torch.get_num_threads())
-        if manifest.threads:
-            torch.set_num_threads(manifest.threads)
+        torch.set_num_threads(threads_for(manifest.threads))
         self.recipe: Recipe
         self.training: Training
         self._scan: HealthScan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -148,3 +149,18 @@ def test_checkpointed_activations_replay_alike(tmp_path: Path) -> None:
     record_run(kind(config), config, RecordOptions(out=tmp_path / "run"), say=quiet)
     with open_run(tmp_path / "run", recipe=f"{tmp_path / 'cut.py'}:mine") as session:
         assert [session.departure(session.run_step()) for _ in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("threads", [1_000_000, -1, 0])
+def test_a_thread_count_that_makes_no_sense_is_not_taken(
+    user_run: Path, tmp_path: Path, threads: int
+) -> None:
+    shutil.copytree(user_run / "run", tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": threads}))
+    own = torch.get_num_threads()
+    with open_run(tmp_path / "run", recipe=f"{user_run / 'mine.py'}:mine") as session:
+        assert 1 <= torch.get_num_threads() <= max(own, os.cpu_count() or 1)
+        assert any("threads" in note for note in session.notes) is (threads != 0)
+        assert session.run_step().bad == ()
+    assert torch.get_num_threads() == own
