@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from forensics.diagnose.chart_axis import Layout
 from forensics.diagnose.chart_grid import Span
 from forensics.diagnose.chart_parts import Band, Chart, ChartSeries, Limit, Mark, Marks, Series
+from forensics.diagnose.scale_chart import ZERO_SCALE
 from forensics.diagnose.wording import counted, number, power_of_two, span
 from forensics.render.safe_text import visible
 from forensics.runlog.steps import FloatArray, IntArray
@@ -124,7 +127,8 @@ def _band(band: Band) -> dict[str, Any]:
 
 def summary(chart: Chart, unit: str = "step") -> str:
     """A chart in a sentence or two: ends, extremes, what is not finite, what is marked."""
-    parts = [_course(series, unit, named=len(chart.series) > 1) for series in chart.series]
+    several, written = len(chart.series) > 1, _written(chart)
+    parts = [_course(series, unit, written, named=several) for series in chart.series]
     parts += [_nonfinite(chart)] if chart.nonfinite else []
     parts += [f"{_event(marks)}: {marks.total:,}" for marks in chart.marks]
     parts += [_limit(limit) for limit in chart.limits]
@@ -141,7 +145,14 @@ def _event(marks: Marks) -> str:
     return kind if marks.label == kind else f"{kind} ({marks.label})"
 
 
-def _course(series: Series, unit: str, *, named: bool) -> str:
+def _written(chart: Chart) -> Callable[[float], str]:
+    """How the values of a chart are written."""
+    if chart.axis.layout is not Layout.LOG2:
+        return number
+    return lambda scale: "0" if scale <= ZERO_SCALE else power_of_two(scale)
+
+
+def _course(series: Series, unit: str, written: Callable[[float], str], *, named: bool) -> str:
     there = np.flatnonzero(np.isfinite(series.low))
     name = f"{series.label}: " if named else ""
     if len(there) == 0:
@@ -149,13 +160,13 @@ def _course(series: Series, unit: str, *, named: bool) -> str:
     low = there[np.argmin(series.low[there])]
     high = there[np.argmax(series.high[there])]
     if series.low[low] == series.high[high]:
-        return f"{name}{number(float(series.low[low]))} throughout"
+        return f"{name}{written(float(series.low[low]))} throughout"
     first, last = there[0], there[-1]
     return (
-        f"{name}from {number(float(series.middle[first]))} at {unit} {series.step[first]:,} to "
-        f"{number(float(series.middle[last]))} at {series.step[last]:,}, "
-        f"lowest {number(float(series.low[low]))} at {series.step[low]:,}, "
-        f"highest {number(float(series.high[high]))} at {series.step[high]:,}"
+        f"{name}from {written(float(series.middle[first]))} at {unit} {series.step[first]:,} to "
+        f"{written(float(series.middle[last]))} at {series.step[last]:,}, "
+        f"lowest {written(float(series.low[low]))} at {series.step[low]:,}, "
+        f"highest {written(float(series.high[high]))} at {series.step[high]:,}"
     )
 
 

@@ -21,11 +21,13 @@
     return value.toLocaleString("en-US", { maximumSignificantDigits: 5 });
   }
 
+  // A loss scale: as a power of two where it is one and long to write; 2^-150 stands for 0.
   function scaleWritten(value) {
     if (value == null) return "–";
-    const power = Math.log2(value);
-    if (Number.isInteger(power) && (power < -6 || power > 23)) return "2^" + power;
-    return written(value);
+    const power = Math.round(Math.log2(value));
+    if (power <= -150) return "0";
+    const exact = Math.abs(Math.log2(value) - power) < 2e-6; // values have six digits
+    return exact && (power < -6 || power > 23) ? `2^${power}` : written(value);
   }
 
   // On an axis there is room for seven characters.
@@ -34,9 +36,9 @@
     return size > 0 && size < 0.01 ? Number(value.toPrecision(4)).toExponential() : written(value);
   }
 
-  function powerWritten(value) {
-    const power = Math.log2(value);
-    return Number.isInteger(power) && (power < -6 || power > 16) ? "2^" + power : tickWritten(value);
+  function powerWritten(height) {
+    const whole = Number.isInteger(height) && (height < -6 || height > 16);
+    return whole ? `2^${height}` : tickWritten(tidy(2 ** height));
   }
 
   // How a value becomes a height and back, so that uPlot only ever draws plain linear axes.
@@ -62,7 +64,8 @@
       for (let power = 0; power <= far; power += every) {
         for (const sign of [1, -1]) {
           const height = up(sign * 10 ** (start + power));
-          if (height >= low && height <= high) found.add(height);
+          const apart = Math.abs(height) > (high - low) * 0.08; // else it is written over the 0
+          if (height >= low && height <= high && apart) found.add(height);
         }
       }
       return [...found].sort((a, b) => a - b);
@@ -117,7 +120,7 @@
       this.chart = chart;
       this.layout = layoutOf(chart);
       this.written = chart.layout === "log2" ? scaleWritten : written;
-      this.ticked = chart.layout === "log2" ? powerWritten : tickWritten;
+      this.ticked = chart.layout === "log2" ? powerWritten : (h) => tickWritten(tidy(this.layout.down(h)));
       this.box = figure.querySelector(".plot");
       this.events = eventsOf(run.data.step, chart.marks);
       this.makeLegend(figure);
@@ -192,7 +195,7 @@
             ...axis,
             size: () => this.margin,
             splits: (u, i, low, high) => (this.only == null ? this.layout.ticks(low, high) : [this.only]),
-            values: (u, splits) => splits.map((h) => this.ticked(tidy(this.layout.down(h)))),
+            values: (u, splits) => splits.map(this.ticked),
           },
         ],
         hooks: {

@@ -84,6 +84,15 @@ def test_a_chart_is_told_in_words() -> None:
     assert "skipped (no reason logged): 8" in told["scale"]
 
 
+def test_a_scale_is_told_in_powers_of_two_and_a_zero_as_zero() -> None:
+    step = np.arange(40)
+    scale = np.where(step < 30, 2.0 ** (30 - step), 0.0)
+    columns = {"step": step, "loss": np.ones(40), "skipped": step > 0, "scaler_scale": scale}
+    run = Run(path=spiked_run().path, steps=StepTable.from_arrays(columns))
+    told = {view.name: view.summary for view in chart_views(chart_series(run))}
+    assert told["scale"].startswith("from 2^30 at step 0 to 0 at 39, lowest 0 at 30")
+
+
 def test_a_reason_from_the_log_is_made_visible(tmp_path) -> None:
     run = hostile_run(tmp_path)
     labels = [m["label"] for m in chart(charts_json(chart_series(run)), "scale")["marks"]]
