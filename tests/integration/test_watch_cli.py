@@ -106,12 +106,17 @@ def test_the_last_line_without_an_end_is_read_when_nobody_writes(tmp_path: Path)
         assert ended(process)[0] == 1
 
 
+def skipping(first: int, last: int) -> str:
+    """Enough to be told, and not enough to end a watch for what is critical."""
+    return "".join(megatron(s, scale="1.0", skipped=1) for s in range(first, last + 1))
+
+
 def test_a_log_that_begins_anew(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    log.write_text(healthy(1, 60))
-    with watching(log) as process:
-        said(process, "watching")
-        time.sleep(0.4)
+    log.write_text(healthy(1, 300) + skipping(301, 340))
+    with watching(log, "--fail-on", "critical") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() != ""  # it has looked
         log.write_text(healthy(1, 5))
         said(process, "begins anew")
         other = tmp_path / "next.log"
@@ -122,8 +127,7 @@ def test_a_log_that_begins_anew(tmp_path: Path) -> None:
 
 def test_less_severe_findings_are_told_and_end_nothing(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
-    skips = "".join(megatron(s, scale="1.0", skipped=1) for s in range(301, 341))
-    log.write_text(healthy(1, 300) + skips)
+    log.write_text(healthy(1, 300) + skipping(301, 340))
     with watching(log, "--until-idle", "0.5", "--fail-on", "critical") as process:
         code, out, _ = ended(process)
     assert code == 0
