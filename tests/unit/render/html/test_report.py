@@ -37,9 +37,10 @@ def test_every_kind_of_diagnosis_becomes_a_page(name: str) -> None:
     ids = Counter(e.attributes["id"] for e in reader.elements if "id" in e.attributes)
     assert set(ids.values()) == {1}
     referred = {
-        e.attributes["aria-labelledby"]
-        for e in reader.elements
-        if "aria-labelledby" in e.attributes
+        name
+        for element in reader.elements
+        for key in ("aria-labelledby", "aria-describedby", "aria-controls")
+        for name in element.attributes.get(key, "").split()
     }
     targets = {e.attributes["href"].removeprefix("#") for e in reader.all("a")}
     assert referred | targets <= set(ids)
@@ -70,6 +71,14 @@ def test_the_sections_are_there_in_order(page: str) -> None:
         "Findings",
         "Rules",
     ]
+
+
+def test_landmarks_of_several_runs_have_names_of_their_own(spiked: Diagnosis) -> None:
+    other = diagnosed(spiked_run(path="runs/other"))
+    sections = read_page(render_html([spiked, other])).all("section")
+    names = [e.attributes["aria-labelledby"] for e in sections]
+    assert len(names) == len(set(names)) > 10
+    assert "run-2-charts run-2-path" in names
 
 
 def test_headings_never_skip_a_level(page: str, spiked: Diagnosis) -> None:
