@@ -15,9 +15,8 @@ from forensics.diagnose.chart_axis import Axis, Layout
 from forensics.diagnose.wording import number
 from forensics.runlog.steps import FloatArray
 
-_DECADE = (1, 2, 5)
-_FEW_DECADES = 2.0
-"""Range in decades below which 2 and 5 get ticks as well as 1."""
+_DECADES = ((1.5, (1, 2, 5)), (3.0, (1, 3)))
+"""Ranges in decades below which more than the powers of 10 get ticks, and which numbers."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +74,15 @@ def _linear_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]
 
 
 def _log_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
-    if high - low >= _FEW_DECADES:
+    mantissas = next((m for limit, m in _DECADES if high - low < limit), None)
+    if mantissas is None:
         stride = max(1, math.ceil((high - low) / most))
         first = math.ceil(low / stride) * stride
         return [(float(k), _power(k)) for k in range(first, math.floor(high) + 1, stride)]
     found = [
         (math.log10(m) + k, number(m * 10.0**k))
         for k in range(math.floor(low), math.ceil(high) + 1)
-        for m in _DECADE
+        for m in mantissas
         if low <= math.log10(m) + k <= high
     ]
     if len(found) >= 2:
