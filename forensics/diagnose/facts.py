@@ -12,7 +12,7 @@ import numpy as np
 from forensics.diagnose.finding import RunFacts
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, span, steps
-from forensics.runlog.log_facts import LogFacts
+from forensics.runlog.log_facts import INTERRUPT, LogFacts
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
@@ -42,7 +42,7 @@ def facts_of(signals: Signals) -> RunFacts:
         scaler=_scaler(signals),
         clip_threshold=manifest.max_norm if manifest is not None else None,
         duration_s=_duration(signals),
-        ended=_ended(manifest) if manifest is not None else "",
+        ended=_ended(manifest) if manifest is not None else _crashed(signals),
         repairs=tuple(repair.message for repair in run.repairs),
         superseded=tuple(_superseded(run)),
         missing=manifest.missing if manifest is not None else (),
@@ -115,6 +115,18 @@ def _ended(manifest: Manifest) -> str:
     return words.get(ended.how, f"{ended.how}{at}{said}")
 
 
+def _crashed(signals: Signals) -> str:
+    """What another program's log ends in after its last record."""
+    learned = signals.table.facts
+    if learned is None or not learned.ended:
+        return ""
+    ended = learned.ended
+    after = f" after {learned.unit} {signals.last_step:,}" if len(signals) else ""
+    if ended.startswith(INTERRUPT):
+        return f"interrupted{after}"
+    return f"ended with {ended.partition(': ')[0]}{after}"
+
+
 def _superseded(run: Run) -> Iterator[str]:
     """What was wrong in rows that are no part of this run any more, a clause a stretch."""
     for table in run.superseded:
@@ -123,7 +135,8 @@ def _superseded(run: Run) -> Iterator[str]:
         earlier = any(table is other for other in run.steps.earlier)
         other_run = earlier and _is_another_run(table, run.steps)
         if trouble or other_run:
-            whose = "an earlier run in this file" if earlier else "replaced by a resume"
+            place = "log" if run.path.is_dir() else "file"
+            whose = f"an earlier run in this {place}" if earlier else "replaced by a resume"
             where = span(signals.step_at(0), signals.step_at(len(signals) - 1))
             judged = f" ({steps(len(table))}), is not judged here" if other_run else ""
             told = f": {trouble}" if trouble else ""

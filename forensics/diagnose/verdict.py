@@ -24,6 +24,7 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
 from forensics.diagnose.wording import sentence, start_of
 from forensics.diagnose.wording import steps as step_count
+from forensics.runlog.log_facts import INTERRUPT
 
 MOST_WEIGHED = 200
 """Findings that are weighed against each other (pairs grow with the square); the worst come first,
@@ -171,6 +172,13 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
 
 def _raised(signals: Signals) -> str:
     """What a run died of that no rule explains; empty where it did not raise."""
+    learned = signals.table.facts
+    if learned is not None and learned.ended and not learned.ended.startswith(INTERRUPT):
+        after = f" after {learned.unit} {signals.last_step:,}" if len(signals) else ""
+        return (
+            f"The log ends{after} with {sentence(learned.ended)} Nothing in the log before it is a "
+            "fault."
+        )
     manifest = signals.run.manifest
     ended = manifest.ended if manifest is not None else None
     if ended is None or ended.how != "exception":

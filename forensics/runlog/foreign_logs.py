@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,19 @@ _CHECKPOINTED = "hf-trainer-state"
 """A format of which every checkpoint holds a copy: the last one has it all."""
 _VALIDATION = frozenset(("validation", "val", "valid", "eval", "test"))
 """Folders beside the training's in which some writers keep what evaluations logged."""
+_VIEWS = (
+    frozenset(("hf-trainer-state", "hf-stdout", "tensorboard", "wandb-history")),
+    frozenset(("lightning-csv", "tensorboard")),
+    frozenset(("ultralytics-csv", "tensorboard")),
+    frozenset(("keras-csv", "tensorboard")),
+    frozenset(("nemo", "tensorboard")),
+    frozenset(("openmmlab-json", "openmmlab-text", "tensorboard")),
+    frozenset(("metric-logger-json", "metric-logger-text", "tensorboard")),
+    frozenset(("llama-factory", "hf-trainer-state", "hf-stdout", "tensorboard")),
+)
+"""Formats that one trainer writes of one run into one directory."""
+_MOST_NAMED = 6
+"""Logs that a refusal names one by one."""
 _CHECKPOINT = re.compile(r"checkpoint\W?\d+$")
 _ROTATION = re.compile(r"[.\-_]?\d+(?=$|\.)")
 
@@ -76,7 +90,7 @@ def logs_in(directory: Path, reading: Reading) -> list[Path]:
     """The files that are the log of the one run in a directory, oldest first; none if none is.
 
     Raises:
-        InputError: there are several that are not parts of one.
+        InputError: there are several that are not parts of one, or not known to be.
     """
     found: dict[str, list[Path]] = {}
     best: dict[str, float] = {}
@@ -90,6 +104,9 @@ def logs_in(directory: Path, reading: Reading) -> list[Path]:
         return []
     order = [importer.name for importer in IMPORTERS]
     name = max(found, key=lambda n: (round(best[n], 1), -order.index(n)))
+    if any(not _same_writer(name, other) for other in found):
+        files = [path for paths in found.values() for path in paths]
+        raise several(directory, sorted(files, key=_natural), f"{len(found)} formats", parts=False)
     return _of_one_run(directory, name, found[name])
 
 
@@ -146,9 +163,41 @@ def _of_one_run(directory: Path, name: str, files: list[Path]) -> list[Path]:
     stems = {_ROTATION.sub("", path.name) for path in files}
     if one_folder and (len(stems) == 1 or name == "tensorboard"):
         return sorted(files, key=lambda path: (path.stat().st_mtime, _natural(path)))
-    some = ", ".join(str(path.relative_to(directory)) for path in files[:4])
-    raise InputError(
-        f"holds {len(files)} logs read as {name}: {some}",
+    raise several(directory, files, name)
+
+
+def _same_writer(name: str, other: str) -> bool:
+    """Do programs write these two formats side by side, as two views of one run?"""
+    return name == other or any(name in views and other in views for views in _VIEWS)
+
+
+def several(directory: Path, files: Sequence[Path], form: str, *, parts: bool = True) -> InputError:
+    """The refusal to choose one of several logs in a directory: which there are, what to type.
+
+    Args:
+        directory: where they are.
+        files: the logs.
+        form: what they are read as.
+        parts: may they be parts of one run?
+    """
+    names = [str(path.relative_to(directory)) for path in files]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    pasted = " ".join(shlex.quote(str(path)) for path in files[:_MOST_NAMED])
+    return InputError(
+        f"holds {len(files)} logs read as {form}: {', '.join(names[:_MOST_NAMED])}{more}",
         where=directory,
-        hint="name one of them, or --join those of one run",
+        hint=f"`forensics report {pasted}` judges each of them"
+        + ("; with --join, as parts of one run" if parts else ""),
     )
+
+
+def of_one_run(directory: Path, files: Sequence[Path], table: StepTable) -> StepTable:
+    """The table of the files of a directory, unless a later one counts its steps anew.
+
+    Raises:
+        InputError: one does: they are several runs, of which none may be left out.
+    """
+    first = int(table.step[0]) if len(table) else 0
+    if len(files) > 1 and any(len(old) and int(old.step[0]) <= first for old in table.earlier):
+        raise several(directory, files, table.source_format)
+    return table

@@ -8,6 +8,8 @@ from enum import StrEnum
 
 PER_EPOCH = "epoch"
 PER_STEP = "step"
+INTERRUPT = "KeyboardInterrupt"
+"""How ``LogFacts.ended`` begins where somebody stopped the training: an end, but no fault."""
 
 
 class Meaning(StrEnum):
@@ -54,6 +56,8 @@ class LogFacts:
         precision: ``fp16``, ``bf16``, ``fp32`` or empty.
         clip_threshold: norm that gradients are clipped to, where the log says it.
         planned_steps: how many steps the run was to have, where the log says it.
+        ended: the line of death that follows the last record, such as
+            ``RuntimeError: CUDA error: …``; empty where the log just ends.
         notes: what was inferred or put right, a clause each.
         unknown: what this log cannot tell, a clause each.
     """
@@ -68,6 +72,7 @@ class LogFacts:
     precision: str = ""
     clip_threshold: float | None = None
     planned_steps: int | None = None
+    ended: str = ""
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 

@@ -129,14 +129,14 @@ def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Ru
 
 def _load_foreign(source: Path, reading: Reading) -> Run:
     """A log of another program; its readers are imported only here."""
-    from forensics.runlog.foreign_logs import logs_in, read_foreign
+    from forensics.runlog.foreign_logs import logs_in, of_one_run, read_foreign
 
     files = [source]
     if str(source) != "-" and source.is_dir():
         files = logs_in(source, reading)
     if not files:
         raise InputError("holds no run", where=source, hint=_hint(source))
-    steps = read_foreign(files, reading)
+    steps = of_one_run(source, files, read_foreign(files, reading))
     return Run(path=source, steps=steps, superseded=steps.earlier)
 
 

@@ -11,6 +11,7 @@ from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.importer import Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.ending import crash_after
 from forensics.runlog.scanner.head import LONG_HEAD, Head
 from forensics.runlog.scanner.source import LogSource, head_of, size_of
 from forensics.runlog.steps import StepTable
@@ -65,13 +66,19 @@ def import_logs(paths: Sequence[Path], reading: Reading) -> StepTable | None:
             f"--map says nothing to {choice.importer.name}, whose columns have no names",
             hint="--format-in csv or jsonl reads named columns",
         )
-    table = choice.importer.read(LogSource(paths, reading.progress), reading)
+    source = LogSource(paths, reading.progress)
+    table = choice.importer.read(source, reading)
     facts = replace(
         table.facts or LogFacts(),
         confidence=choice.match.confidence,
         reason=choice.match.reason,
+        ended=crash_after(source.tail, lambda text: _has_record(choice.importer, text)),
     )
     return replace(table, facts=facts)
+
+
+def _has_record(importer: Importer, text: bytes) -> bool:
+    return importer.sniff(Head("", text, text, True)) is not None
 
 
 def _named(name: str) -> Choice:

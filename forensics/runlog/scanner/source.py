@@ -13,6 +13,7 @@ from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
 from forensics.runlog.csv_reader.source import read_chunks
 from forensics.runlog.scanner.cleaning import Dirt, clean, dirt_of
+from forensics.runlog.scanner.ending import TAIL
 from forensics.runlog.scanner.head import HEAD, Head
 
 STDIN = "-"
@@ -33,11 +34,13 @@ class LogSource:
     Attributes:
         paths: the files.
         log: where the reader notes what it mends.
+        tail: the last part of the clean text that ``blocks`` gave.
     """
 
     def __init__(self, paths: Sequence[Path], progress: Progress | None = None) -> None:
         self.paths = tuple(paths)
         self.log = RepairLog()
+        self.tail = b""
         self._progress = progress
         self._total = sum(size_of(path) for path in self.paths)
 
@@ -85,7 +88,9 @@ class LogSource:
         for block in _line_blocks(path, self.log, lambda at: self._tell(done + at)):
             if dirt is None:
                 dirt = dirt_of(block[:HEAD])
-            text = held + clean(block, dirt)
+            cleaned = clean(block, dirt)
+            self.tail = (self.tail + cleaned[-TAIL:])[-TAIL:]
+            text = held + cleaned
             held = b""
             if before:
                 cut = max(text.rfind(before), 0)

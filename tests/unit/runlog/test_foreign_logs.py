@@ -106,6 +106,27 @@ def test_a_directory_with_logs_of_several_runs_asks_which(tmp_path: Path) -> Non
         load_run(tmp_path)
 
 
+def test_numbered_logs_of_which_each_begins_anew_are_no_rotation(tmp_path: Path) -> None:
+    """The one that died must not be set aside for the healthy one."""
+    for name in ("job1", "job2"):
+        (tmp_path / f"{name}.jsonl").write_text(JSONL)
+    with pytest.raises(InputError, match=r"job1\.jsonl, job2\.jsonl; `forensics report \S+job1"):
+        load_run(tmp_path)
+
+
+def test_logs_of_several_writers_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(SAMPLES["csv"])
+    (tmp_path / "keras.csv").write_text(SAMPLES["keras-csv"])
+    with pytest.raises(InputError, match=r"read as 2 formats: a\.csv, keras\.csv; `forensics rep"):
+        load_run(tmp_path)
+
+
+def test_two_views_that_one_trainer_writes_are_one_run(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_text(hf_state(12))
+    (tmp_path / "train.log").write_text(SAMPLES["hf-stdout"])
+    assert load_run(tmp_path).steps.source_format in ("hf-trainer-state", "hf-stdout")
+
+
 def test_runs_below_a_directory_are_not_its_log(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "steps.csv").write_text("step,loss\n0,1.0\n")
