@@ -43,7 +43,7 @@ def _sniff(head: Head) -> Match | None:
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
-    rows, epochs = Rows(source.log), EpochSteps()
+    rows, epochs = Rows(source.log), EpochSteps(first=0)
     step, warned = -1, 0
     for block in source.blocks():
         for match in _EVENT.finditer(block):

@@ -8,9 +8,13 @@ class EpochSteps:
 
     An epoch begins after the last batch that was logged of the one before it; ranks that are still
     at the epoch before do no harm, and a restart finds an epoch where it was.
+
+    Args:
+        first: number of the first batch of an epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1) -> None:
+        self._first = first
         self._starts: dict[int, int] = {}
         self._lengths: dict[int, int] = {}
 
@@ -22,5 +26,5 @@ class EpochSteps:
             if before is not None:
                 length = self._lengths[before]
                 self._starts[epoch] = self._starts[before] + (epoch - before) * length
-        self._lengths[epoch] = max(self._lengths.get(epoch, 0), batch)
+        self._lengths[epoch] = max(self._lengths.get(epoch, 0), batch + 1 - self._first)
         return self._starts[epoch] + batch

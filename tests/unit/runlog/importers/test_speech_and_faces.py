@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.unit.runlog.importers.line_logs import icefall
 from tests.unit.runlog.importers.logs import column, read, same
 
 NAN = float("nan")
@@ -57,8 +58,8 @@ def test_icefall_takes_the_batch_and_not_the_running_loss(tmp_path: Path) -> Non
     )
     table = read(tmp_path, text)
     assert table.source_format == "icefall"
-    assert table.step.tolist() == [0, 50, 100, 150, 200]
-    assert column(table, "loss") == [1.25, 1.25, 1.25, 2.25, 2.25]
+    assert table.step.tolist() == [0, 50, 100, 101, 151, 201]
+    assert column(table, "loss") == [1.25] * 3 + [2.25] * 3
     assert column(table, "scaler_scale")[0] == 0.0078125
 
 
@@ -75,3 +76,28 @@ def test_insightface_rounds_a_small_scale_to_nothing(tmp_path: Path) -> None:
     assert column(table, "scaler_scale") == [2.0, 1.0, 0.25]
     assert table.facts is not None
     assert any("below 0.5" in note for note in table.facts.notes)
+
+
+def test_icefall_warns_of_a_small_scale_and_validates(tmp_path: Path) -> None:
+    text = "".join(icefall(b) for b in (0, 50))
+    text += "2022 INFO [train.py:861] (0/8) Epoch 1, validation: loss=2.5, simple_loss=2.4\n"
+    text += icefall(100)
+    text += "".join(
+        f"2022 WARNING [train.py:900] (0/8) Grad scale is small: {2.0**-k}\n" for k in (7, 8)
+    )
+    table = read(tmp_path, text + "RuntimeError: grad_scale is too small, exiting: 1e-05\n")
+    assert table.step.tolist() == [0, 50, 100, 101, 102, 103]
+    assert column(table, "val_loss")[1] == 2.5
+    assert column(table, "scaler_scale") == [1.0, 1.0, 1.0, 2.0**-7, 2.0**-8, 1e-5]
+
+
+def test_espnet_validates_and_ends_with_skipped_updates(tmp_path: Path) -> None:
+    skip = "[gpu1] 2026 (trainer:698) WARNING: The grad norm is inf. Skipping updating the model.\n"
+    text = espnet(1, 1, 100) + espnet(1, 101, 200)
+    text += "[gpu1] 2026 (trainer:338) INFO: 1epoch results: [train] loss=90, time=1 minute, "
+    text += "[valid] loss_ctc=3.0, loss=81.5, acc=0.5, time=2 seconds\n"
+    table = read(tmp_path, text + espnet(2, 1, 100) + skip * 3)
+    assert table.step.tolist() == [100, 200, 300, 303]
+    assert column(table, "val_loss")[1] == 81.5
+    assert column(table, "skipped_steps") == [0, 0, 0, 3]
+    assert column(table, "covered_steps") == [100, 100, 100, 3]

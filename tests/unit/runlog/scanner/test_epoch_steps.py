@@ -24,3 +24,9 @@ def test_a_restart_finds_an_epoch_where_it_was() -> None:
 
 def test_epochs_of_which_nothing_was_logged_are_as_long_as_the_last() -> None:
     assert steps((1, 90), (4, 10)) == [90, 280]
+
+
+def test_batches_that_count_from_0_leave_room_for_the_last_one() -> None:
+    epochs = EpochSteps(first=0)
+    seen = [(1, 0), (1, 50), (2, 0), (2, 50), (3, 0)]
+    assert [epochs.step(*at) for at in seen] == [0, 50, 51, 101, 102]
