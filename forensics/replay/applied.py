@@ -19,6 +19,7 @@ from forensics.replay.applied_coverage import (
 from forensics.replay.applied_scaling import (
     clip_after_step,
     clip_of_scaled_gradients,
+    divided_again,
     hidden_skip,
     scale_reset,
     shared_scaler,
@@ -26,6 +27,7 @@ from forensics.replay.applied_scaling import (
 )
 from forensics.replay.applied_updates import (
     gradients_kept,
+    negative_rate,
     rounded_away,
     schedule_reset,
     scheduler_ahead,
@@ -40,8 +42,10 @@ Check = Callable[[StepFacts], Origin | None]
 CHECKS: tuple[Check, ...] = (
     state_lost,
     schedule_reset,
+    negative_rate,
     clip_of_scaled_gradients,
     step_past_the_scaler,
+    divided_again,
     hidden_skip,
     scheduler_ahead,
     shared_scaler,

@@ -17,6 +17,10 @@ _ENGAGED = 0.999
 """A clip that leaves more of the norm than this did not engage."""
 _EFFECTIVE = 1 / 64
 """Thresholds below this, after unscaling, are nobody's intention: those in use are 0.1 to 10."""
+DIVIDED_AGAIN = "gradients / loss scale"
+"""The operator of gradients that were divided by the loss scale once too often."""
+_LEAST_SCALE = 16.0
+"""Loss scales below this are factors that a loop may divide by for another reason."""
 _USUAL = 100.0
 """Thresholds above this were multiplied by the loss scale on purpose."""
 
@@ -69,6 +73,42 @@ def step_past_the_scaler(facts: StepFacts) -> Origin | None:
             summary=(
                 f"optimizer.step() was called past the scaler: the gradients of norm {norm:.4g} "
                 f"are still multiplied by the loss scale of {scale:,.0f}, and nothing is skipped"
+            ),
+        )
+    return None
+
+
+def divided_again(facts: StepFacts) -> Origin | None:
+    """The optimizer got gradients divided by the loss scale once more than they were multiplied.
+
+    They were unscaled and then divided by hand as well, or unscaled though ``backward`` was called
+    on the loss as it is. Without a clip, or with one, the norm is then that of the updates due
+    divided by the scale: at the scales in use, of thousands, nothing else gives that number.
+    """
+    scale = facts.scale
+    multiplied = _backward_was_scaled(facts)
+    for call in facts.taken:
+        if scale < _LEAST_SCALE or call.found_inf is not None:  # that kernel divides by itself
+            continue
+        names = [facts.name_of(look.parameter) for look in call.entry.values()]
+        came = math.hypot(*(facts.trace.arrived.get(name, 0.0) for name in names))
+        due = came / (scale if multiplied else 1.0)
+        got = math.hypot(*(look.grad_l2 for look in call.entry.values()))
+        sizes = (due, *(clip.max_norm for clip in facts.events.clips if clip.max_norm < due))
+        if not any(math.isclose(got * scale, size, rel_tol=1e-3) for size in sizes if size):
+            continue
+        how = "scaled once and divided by it twice" if multiplied else "divided by it, never scaled"
+        name = facts.largest()
+        return applied_origin(
+            facts,
+            DIVIDED_AGAIN,
+            Phase.UNSCALE,
+            parameter=name,
+            module=module_of(name),
+            source_line=call.source_line,
+            summary=(
+                f"the optimizer got gradients of norm {got:.3g} where {due:.3g} is due: that is "
+                f"1/{scale:,.0f}, the loss scale, of it; they were {how}"
             ),
         )
     return None
@@ -184,6 +224,19 @@ def _scale_before(facts: StepFacts) -> float | None:
 def _engaged(clip: ClipCall) -> bool:
     norm = float(clip.norm)
     return math.isfinite(norm) and clip.max_norm < _ENGAGED * norm
+
+
+def _backward_was_scaled(facts: StepFacts) -> bool:
+    """Was ``backward`` called on the scaled loss? So it is, unless every root is a plain loss."""
+    roots, losses = facts.trace.roots, facts.losses
+    if not roots or len(roots) != len(losses):
+        return True
+    parts = (1, len(losses))
+    pairs = [(root, loss) for root, loss in zip(roots, losses, strict=True) if loss]
+    plain = (
+        any(math.isclose(root * part, loss, rel_tol=1e-3) for part in parts) for root, loss in pairs
+    )
+    return not pairs or not all(plain)
 
 
 def _is_unintended(facts: StepFacts, clip: ClipCall, effective: float) -> bool:

@@ -68,6 +68,29 @@ def scheduler_twice(facts: StepFacts) -> Origin | None:
     return None
 
 
+def negative_rate(facts: StepFacts) -> Origin | None:
+    """A schedule made the learning rate negative: the update climbs the loss.
+
+    torch's optimizers refuse such a rate when they are made, so that it is nobody's intention.
+    """
+    for call in facts.taken:
+        below = [rate for rate in call.rates if rate < 0]
+        if not below:
+            continue
+        kinds = [type(schedule).__name__ for schedule in facts.training.schedulers]
+        return applied_origin(
+            facts,
+            "learning rate",
+            Phase.SCHEDULER,
+            source_line=call.source_line,
+            summary=(
+                f"the learning rate is {below[0]:.4g}{f' ({kinds[0]} made it)' if kinds else ''}: "
+                f"{type(call.optimizer).__name__} climbs the loss"
+            ),
+        )
+    return None
+
+
 def schedule_reset(facts: StepFacts) -> Origin | None:
     """A schedule begins anew in the middle of the run: a resume without its state."""
     now = schedule_moves(facts.training)
@@ -100,6 +123,8 @@ def state_lost(facts: StepFacts) -> Origin | None:
             continue
         count = max((had[key] for key in lost), default=-1.0)
         after = f" after {count:,.0f} steps" if count > 0 else ""
+        inside = bool(lost) and facts.context.resumed is False
+        whose = "; the log knows of no resume here: the loop emptied it" if inside else ""
         return applied_origin(
             facts,
             "resume",
@@ -108,7 +133,7 @@ def state_lost(facts: StepFacts) -> Origin | None:
             source_line=call.source_line,
             summary=(
                 f"{type(call.optimizer).__name__} entered the step without its state{after}: of "
-                f"{len(held)} parameters {len(lost or held)} start again from empty moments"
+                f"{len(held)} parameters {len(lost or held)} start again from empty moments{whose}"
             ),
         )
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from forensics.diagnose.bisection_result import ChainLink, FaultKind, Origin, TensorFacts
 from forensics.replay.call_site import Phase
@@ -32,8 +33,25 @@ def origin_of(trace: StepTrace) -> Origin | None:
     if damage is not None and damage.birth is not None:
         return birth_origin(trace, damage.birth)
     if trace.raised:
-        return raised_origin(trace.raised)
+        return _born_before(trace, trace.raised) or raised_origin(trace.raised)
     return _mask_origin(trace)
+
+
+def _born_before(trace: StepTrace, raised: Raised) -> Origin | None:
+    """Where the value was born that an exception complains of; None where it does not."""
+    births = [i for i, birth in enumerate(trace.births) if not birth.leaf]
+    if not raised.of_values or not births:
+        return None
+    index = births[-1]
+    while (parent := trace.births[index].parent) is not None:
+        index = parent
+    origin, end = birth_origin(trace, index), raised_origin(raised)
+    return replace(
+        origin,
+        chain=(*origin.chain, *end.chain),
+        summary=f"{origin.summary.rstrip('.')}; then {end.summary}",
+        traceback=raised.traceback,
+    )
 
 
 def _mask_origin(trace: StepTrace) -> Origin | None:
@@ -144,11 +162,13 @@ def applied_origin(
         node: the backward node that is to blame.
         module: whose; empty for the root.
         parameter: nearest the fault.
-        parameters: all that it touches; by default every one with a gradient.
+        parameters: all that it touches; by default every one with a gradient, of a schedule none.
         source_line: the user's line.
         before: links of the chain that come first.
     """
-    names = parameters or tuple(dict.fromkeys(facts.trace.arrival))
+    names = parameters
+    if not names and phase is not Phase.SCHEDULER:  # a schedule has no parameter of its own
+        names = tuple(dict.fromkeys(facts.trace.arrival))
     links = [link for link in before if link is not None]
     links.append(ChainLink(phase=str(phase), what=operator, name=parameter))
     return Origin(

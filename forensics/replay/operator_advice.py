@@ -12,11 +12,25 @@ _DIVISOR = "add an epsilon to the divisor, or mask the samples in which it is 0"
 _ARC = "clamp its input to within ±(1 - 1e-6)"
 _LABELS = "skip batches whose labels are all ignored, or divide by max(count, 1)"
 _BATCH_NORM = "reject outliers before the network, and reset the running statistics"
-_EPS = "raise Adam's eps to what the dtype can hold (1e-8 is 0 in fp16), or keep fp32 weights"
+_EPS = "give the optimizer an eps above 0: where a gradient is 0, its step is 0/0 without one"
+_HALF_EPS = (
+    "raise the optimizer's eps to what the dtype can hold (1e-8 is 0 in fp16), or keep fp32 weights"
+)
 _MOMENTS = "clip the gradients before the optimizer: their square overflows the second moment"
 _OUTLIERS = "keep such outliers out of the batch: their gradient is too large for a clip, too"
 _TAKEN = "ask the loss scale, not the optimizer's hooks, whether a step was taken"
 _EXPONENT = "clamp the exponent before exp"
+_INVERSE_ROOT = "add an epsilon inside the root: of 0 it is infinite"
+_HALF_INVERSE_ROOT = (
+    "add an epsilon that the dtype can hold (1e-12 is 0 in fp16), or compute it in fp32"
+)
+_CLASSES = "hold the labels against the number of classes: mend the data, or widen the head"
+_FACTOR = "add a small multiple of the identity before the factorisation: the matrix is singular"
+_RAN_OUT = (
+    "give the schedule as many steps as the run takes (a saved schedule brings its old total "
+    "along: set it after loading)"
+)
+_NEGATIVE = "keep the schedule at or above 0: clamp it, or give it as many steps as the run takes"
 
 _BY_OPERATOR: dict[str, str] = {
     "log": _LOG,
@@ -26,7 +40,7 @@ _BY_OPERATOR: dict[str, str] = {
     "exp": _EXPONENT,
     "expm1": _EXPONENT,
     "sqrt": _ROOT,
-    "rsqrt": "add an epsilon that the dtype can hold (1e-12 is 0 in fp16), or compute it in fp32",
+    "rsqrt": _INVERSE_ROOT,
     "reciprocal": _DIVISOR,
     "div": _DIVISOR,
     "pow": "keep the base away from 0, or add an epsilon to it",
@@ -67,11 +81,41 @@ _BY_APPLIED: dict[str, str] = {
     "optimizer": "call scaler.step(optimizer) where optimizer.step() is called",
     "optimizer rounding": "keep fp32 weights: the updates are below half an ulp of these",
     "lr_scheduler.step": "step the scheduler only where the optimizer stepped",
+    "learning rate": _NEGATIVE,
+    "zero_grad": "call optimizer.zero_grad() in every step, before the first backward()",
+    "gradients / loss scale": "divide by the loss scale once: scaler.unscale_() does it already",
     "resume": "save and load the optimizer's state (and the scaler's) with the model's",
+    "optimizer.param_groups": "make the optimizer after the model is whole, or add what it lacks "
+    "with add_param_group(); what is not to learn gets requires_grad_(False)",
+    "optimizer.step": "call optimizer.step() once for each backward()",
+    "optimizer.maximize": "make the optimizer without maximize=True, or negate the loss",
     "recompute": "let activation checkpointing keep the RNG state (preserve_rng_state=True)",
     "_fused_adamw": _TAKEN,
     "_fused_adam": _TAKEN,
 }
+_HALF: dict[str, str] = {_INVERSE_ROOT: _HALF_INVERSE_ROOT, _EPS: _HALF_EPS}
+"""What to say instead where the values are in half precision."""
+_BY_SUMMARY: dict[str, str] = {
+    "the clip came after the step": "call clip_grad_norm_ before optimizer.step()",
+    "the loop emptied it": "find what empties the optimizer's state between this step and the last",
+    "times in one step": "call the scheduler's step() once a step",
+    "were divided by it, never scaled": "call backward() on scaler.scale(loss)",
+}
+"""Faults of what was applied that share an operator are told apart by what was said of them."""
+_BY_ERROR: dict[str, str] = {
+    "nll_loss": _CLASSES,
+    "cross_entropy": _CLASSES,
+    "linalg": _FACTOR,
+    "cholesky": _FACTOR,
+}
+"""By a part of the operator that raised."""
+_BY_CALL: dict[str, str] = {
+    "F.batch_norm": _BY_OPERATOR["F.batch_norm"],
+    "GradScaler.unscale_": _BY_OPERATOR["GradScaler.unscale_"],
+    "embedding": _BY_OPERATOR["embedding"],
+    "outside": _BY_OPERATOR["outside"],
+}
+"""What raised, by its whole name."""
 _BY_NODE: dict[str, str] = {
     "Sqrt": _ROOT,
     "Rsqrt": _BY_OPERATOR["rsqrt"],
@@ -84,6 +128,7 @@ _BY_NODE: dict[str, str] = {
     "Exp": _EXPONENT,
     "Acos": _ARC,
     "Asin": _ARC,
+    "LinalgSvd": "equal singular values have no slope: keep U and V out of the loss, or perturb",
     "LinalgEigh": "equal eigenvalues have no slope: add a small, different number to each diagonal",
     "Std": _SPREAD,
     "Var": _SPREAD,
@@ -105,10 +150,19 @@ def advice_for(origin: Origin, *, clip_fails: bool = False) -> str:
         origin: of the fault.
         clip_fails: a clip was tried, and did not help.
     """
+    advice = _advice(origin)
+    if origin.output is not None and origin.output.dtype in ("float16", "bfloat16"):
+        advice = _HALF.get(advice, advice)
+    return _OUTLIERS if clip_fails and advice is _MOMENTS else advice
+
+
+def _advice(origin: Origin) -> str:
     operator = origin.operator.removeprefix("aten.")
     node = origin.autograd_node.partition("Backward")[0]
     if origin.kind is FaultKind.APPLIED:
         return _applied(operator, origin)
+    if origin.kind is FaultKind.EXCEPTION:
+        return _raised(operator, origin)
     place, colon, name = operator.partition(":")
     if colon and place in _MOVED:
         return f"{_MOVED[place]}: {name} is bad before the step begins"
@@ -123,10 +177,23 @@ def advice_for(origin: Origin, *, clip_fails: bool = False) -> str:
     advice = _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
     if not advice and _overflows_half(origin):
         return f"run {origin.operator} in fp32 or bf16, or make what goes into it smaller"
-    return _OUTLIERS if clip_fails and advice is _MOMENTS else advice
+    return advice
+
+
+def _raised(operator: str, origin: Origin) -> str:
+    """What helps against an exception: mostly its own words do."""
+    if origin.phase == "scheduler":
+        return _RAN_OUT if "total" in origin.summary else "mend the schedule: its step() raises"
+    return next(
+        (text for part, text in _BY_ERROR.items() if part in operator), _BY_CALL.get(operator, "")
+    )
 
 
 def _applied(operator: str, origin: Origin) -> str:
+    told = (text for words, text in _BY_SUMMARY.items() if words in origin.summary)
+    special = next(told, "")
+    if special:
+        return special
     if operator.rstrip("_") in _BY_APPLIED:
         return _BY_APPLIED[operator.rstrip("_")]
     if operator in _PRODUCTS:

@@ -184,7 +184,7 @@ def _resume(
         return
     later = any(c.step > root for c in checkpoints)
     if good and max(good) == 0 and lasting:
-        yield "Start anew once it is mended: it acts from step 0 on."
+        yield f"Start anew once it is mended: it acts from step {root:,} on."
         return
     why = "before the growth began" if growth is not None else "the last good one"
     if good and max(good) == root and lasting and growth is None:

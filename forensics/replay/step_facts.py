@@ -46,9 +46,7 @@ class StartOfStep:
             scale = float(scaler._init_scale if held is None else held)
         counts = {id(o): state_counts(o) for o in training.optimizers}
         moves = schedule_moves(training)
-        return cls(
-            scaler=scaler, scale=scale, counts=counts, moves=moves, unheld=_unheld(training)
-        )
+        return cls(scaler=scaler, scale=scale, counts=counts, moves=moves, unheld=_unheld(training))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +59,7 @@ class Context:
         scale_before: the loss scale in force in the step before, as recorded.
         taken_before: did the optimizer step in the step before; None where it is not known.
         trained: had any earlier step been taken.
+        resumed: did a recording begin anew with this step; None where it is not known.
         rate_share: the learning rate as a share of the highest of the run.
         steps: of the whole run; 0 where it is not known.
         rises: is the loss at the end of the run above that of its beginning.
@@ -74,6 +73,7 @@ class Context:
     rate_share: float = 1.0
     steps: int = 0
     rises: bool = False
+    resumed: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

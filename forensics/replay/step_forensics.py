@@ -208,6 +208,7 @@ def context_of(session: Session, step: int) -> Context:
         scale_before=before.get("scaler_scale"),
         taken_before=None if before.get("skipped") is None else not before["skipped"],
         trained="skipped" in steps and bool(np.any(steps["skipped"][earlier] == 0)),
+        resumed=any(step == segment.start_step for segment in session.manifest.segments),
         rate_share=rate / peak if isinstance(rate, float) and peak > 0 else 1.0,
         steps=session.config.steps,
         rises=_rises(session),

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from forensics.diagnose.bisection_result import FaultKind
+from forensics.replay.applied_scaling import DIVIDED_AGAIN
+from forensics.replay.operator_advice import advice_for
 from forensics.replay.step_facts import Context
 from tests.unit.replay.small_loops import ScaledLoop, looked_into, training_of
 
@@ -52,6 +54,42 @@ def test_unscaling_by_hand_and_stepping_without_the_scaler_is_sound():
     loop = ScaledLoop()
     loop.unscales, loop.through_scaler, loop.by_hand = False, False, True
     loop.max_norm = 0.0
+    assert loop.examine().origin is None
+
+
+@pytest.mark.parametrize("max_norm", [0.0, 1e-3, 100.0])
+def test_gradients_that_are_divided_by_the_scale_twice_are_found(max_norm):
+    loop = ScaledLoop(scale=4096.0)
+    loop.by_hand, loop.max_norm = True, max_norm
+    origin = loop.examine().origin
+    assert (origin.kind, origin.phase) == (FaultKind.APPLIED, "unscale")
+    assert origin.operator == DIVIDED_AGAIN
+    assert "1/4,096, the loss scale, of it; they were scaled once and divided" in origin.summary
+    assert "divide by the loss scale once" in advice_for(origin)
+
+
+def test_gradients_of_a_plain_loss_that_are_unscaled_are_found():
+    loop = ScaledLoop()
+
+    def run() -> Tensor:
+        loop.optimizer.zero_grad()
+        loss = loop.training.loss(loop.model, loop.inputs[0])
+        loop.scaler.scale(loss)
+        loss.backward()
+        loop.scaler.step(loop.optimizer)
+        loop.scaler.update()
+        return loss
+
+    loop.training.loss = lambda model, inputs: model(inputs).pow(2).mean()
+    origin = looked_into(loop.training, run, batches=loop.inputs[:1]).origin
+    assert origin.operator == DIVIDED_AGAIN
+    assert "never scaled" in origin.summary
+    assert advice_for(origin) == "call backward() on scaler.scale(loss)"
+
+
+def test_small_gradients_that_are_divided_once_are_sound():
+    loop = ScaledLoop(scale=4096.0)
+    loop.inputs = [inputs * 1e-3 for inputs in loop.inputs]
     assert loop.examine().origin is None
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from forensics.replay.operator_advice import advice_for
 from forensics.replay.step_facts import Context
 from forensics.replay.step_forensics import Examination
 from tests.unit.replay.small_loops import Loop, ScaledLoop, looked_into, training_of
@@ -56,6 +57,43 @@ def test_a_schedule_that_moves_twice_a_step_is_found_but_not_by_micro_batches():
     assert (origin.operator, origin.phase) == ("lr_scheduler.step", "scheduler")
     assert "2 times" in origin.summary
     assert looked_into(loop.training, run, batches=[loop.inputs] * 2).origin is None
+
+
+def test_a_rate_below_0_is_found_and_a_rate_of_0_is_sound():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 2)
+    loop = Loop(model, optimizer, torch.ones(2, 2), schedulers=[schedule])
+
+    def run() -> Tensor:
+        loss = loop()
+        schedule.step()
+        return loss
+
+    assert looked_into(loop.training, run, after=2).origin is None
+    origin = looked_into(loop.training, run).origin
+    assert (origin.operator, origin.phase) == ("learning rate", "scheduler")
+    assert "is -0.05 (LambdaLR made it): SGD climbs the loss" in origin.summary
+    assert origin.parameters == ()
+    assert "at or above 0" in advice_for(origin)
+
+
+def test_a_state_that_is_emptied_inside_a_run_is_no_resume():
+    model = nn.Linear(2, 1)
+    loop = Loop(model, torch.optim.AdamW(model.parameters()), torch.ones(2, 2))
+
+    def run() -> Tensor:
+        loop.optimizer.state.clear()
+        return loop()
+
+    loop()
+    inside = looked_into(loop.training, run, context=Context(step=1, resumed=False)).origin
+    assert (inside.operator, inside.phase) == ("resume", "optimizer")
+    assert "no resume here: the loop emptied it." in inside.summary
+    assert advice_for(inside).startswith("find what empties")
+    resumed = looked_into(loop.training, run, context=Context(step=1, resumed=True)).origin
+    assert "loop" not in resumed.summary
+    assert advice_for(resumed).startswith("save and load")
 
 
 def test_a_schedule_that_begins_anew_is_found():
