@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from forensics.diagnose.bisection_file import NAME, bisection_of
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus, Persistence
@@ -241,8 +242,6 @@ def test_where_the_answer_cannot_be_written_it_says_so(copy: Path) -> None:
 
 
 def test_a_state_that_belies_its_health_file_is_passed_over(copy: Path) -> None:
-    import torch
-
     path = copy / "checkpoints" / "step-00000024.pt"
     state = torch.load(path, weights_only=True)
     name = next(iter(state["model"]))
