@@ -122,6 +122,7 @@
       this.written = chart.layout === "log2" ? scaleWritten : written;
       this.ticked = chart.layout === "log2" ? powerWritten : (h) => tickWritten(tidy(this.layout.down(h)));
       this.box = figure.querySelector(".plot");
+      this.flat = chart.series.every((one) => flatIn(one.middle) && flatIn(one.high || []));
       this.events = eventsOf(run.data.step, chart.marks);
       this.makeLegend(figure);
       this.plot = new uPlot(this.options(), this.columns(), this.box);
@@ -129,7 +130,8 @@
     }
 
     get height() {
-      const tall = this.chart.name === "skips" || this.chart.name === "lr" ? 140 : 190;
+      const small = this.chart.name === "skips" || this.chart.name === "lr";
+      const tall = this.flat ? 90 : small ? 140 : 190;
       return this.box.clientWidth < 560 ? Math.round(tall * 0.9) : tall;
     }
 
@@ -414,6 +416,12 @@
   function eventName(marks) {
     const kind = WORDS[marks.kind] || marks.label;
     return marks.label === kind ? kind : `${kind}: ${marks.label}`;
+  }
+
+  // Is there one value at most?
+  function flatIn(values) {
+    const there = values.filter((value) => value != null);
+    return there.every((value) => value === there[0]);
   }
 
   function entry(list, name, text) {
