@@ -17,6 +17,8 @@ from forensics.render.output import Look
 from forensics.render.safe_text import plain_ascii, visible
 from forensics.runlog.steps import FloatArray
 
+NEWEST = 5
+"""Major version of plotext that this draws with."""
 HEIGHT = 13
 """Lines a chart."""
 _COLOURS = ("blue+", "orange+", "green+", "magenta+")
@@ -25,17 +27,27 @@ _PLAIN_FRAME = str.maketrans("│─┌┐└┘├┤┬┴┼", "|-+++++++++")
 
 
 def check_terminal_plots(verb: str) -> None:
-    """Refuse before anything is read where the drawing library is not installed.
+    """Refuse before anything is read where the drawing library is not installed, or is another one.
+
+    Version 6 draws through other names than all before it.
 
     Raises:
-        MissingExtraError: it is not.
+        MissingExtraError: it is not there, or too new.
     """
     if find_spec("plotext") is None:
-        raise MissingExtraError(
-            "--show needs plotext, which is not installed",
-            where=f"forensics {verb}",
-            hint="pip install plotext",
-        )
+        lacking = "which is not installed"
+    else:
+        from importlib.metadata import version
+
+        there = version("plotext")
+        if int(there.split(".", 1)[0]) <= NEWEST:
+            return
+        lacking = f"of which version {there} is installed"
+    raise MissingExtraError(
+        f"--show needs plotext {NEWEST}, {lacking}",
+        where=f"forensics {verb}",
+        hint=f"pip install 'plotext<{NEWEST + 1}'",
+    )
 
 
 def render_terminal(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from forensics.render.output import Look
 from forensics.render.terminal_plot import check_terminal_plots, render_terminal
 from tests.unit.diagnose.step_logs import NAN, calm, run_of, with_values
 
-pytest.importorskip("plotext", reason="needs forensics[show]")
+pytest.importorskip("plotext", reason="needs plotext")
 
 
 def drawn(look: Look, **columns) -> str:
@@ -69,7 +67,18 @@ def test_hostile_reasons_are_written_out() -> None:
 
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("forensics.render.terminal_plot.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'forensics\[show\]'"):
+    with pytest.raises(MissingExtraError, match="not installed; pip install 'plotext<6'"):
+        check_terminal_plots("plot")
+
+
+@pytest.mark.parametrize(("version", "fits"), [("5.3.2", True), ("6.1.0", False), ("10.0", False)])
+def test_a_version_that_draws_otherwise_is_refused(
+    version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    if fits:
+        check_terminal_plots("plot")
+        return
+    with pytest.raises(MissingExtraError, match=f"version {version} is installed"):
         check_terminal_plots("plot")
