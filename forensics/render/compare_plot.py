@@ -12,6 +12,7 @@ from forensics.diagnose.chart_parts import Chart, ChartSeries
 from forensics.diagnose.chart_series import chart_series
 from forensics.diagnose.comparison import Comparison, compare
 from forensics.diagnose.wording import sentence
+from forensics.errors import InputError
 from forensics.render import figure as look
 from forensics.render.chart_heights import Heights
 from forensics.render.panel import Pen, draw_nonfinite, draw_series, fit, head, say_nothing_finite
@@ -50,6 +51,8 @@ def draw_compare(comparison: Comparison, a: ChartSeries, b: ChartSeries) -> Figu
     """The page from the comparison and both series; pure."""
     pairs = [(chart, other) for chart in a.charts if (other := b.chart(chart.name)) is not None]
     drawn = [pair for pair in pairs if not _both_still(*pair)]
+    if not drawn:
+        raise InputError("has no column to draw in common with the other run", where=b.path)
     lines = [f"A: {a.path}", f"B: {b.path}", sentence(comparison.reason)]
     with look.look():
         page = PlotPage(

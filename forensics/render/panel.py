@@ -28,10 +28,10 @@ _WIDEST_LEGEND = 70
 
 @dataclass(frozen=True)
 class Pen:
-    """How a series is drawn."""
+    """How a series is drawn; ``style`` is any line style of matplotlib's."""
 
     colour: str
-    style: str = "-"
+    style: Any = "-"
     width: float = 1.3
     steps: bool = False
     order: float = 2.0
@@ -43,7 +43,7 @@ PENS = (
     Pen(look.GREEN, "--", 1.0),
     Pen(look.PURPLE, "-.", 1.0),
     Pen(look.BLACK, ":", 1.2),
-    Pen(look.SKY, (0, (5, 1, 1, 1)), 1.0),  # type: ignore[arg-type]
+    Pen(look.SKY, (0, (5, 1, 1, 1)), 1.0),
 )
 
 

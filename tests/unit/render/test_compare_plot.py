@@ -54,3 +54,9 @@ def test_one_that_blows_up_and_one_that_goes_below_zero_share_an_axis() -> None:
 def test_runs_without_a_step_in_common_are_refused() -> None:
     with pytest.raises(InputError, match="no step in common"):
         plot_compare(run(), run(step=np.arange(100, 160)))
+
+
+def test_runs_without_a_chart_in_common_are_refused() -> None:
+    other = run_of({"step": np.arange(60), "epoch": np.ones(60)}).run
+    with pytest.raises(InputError, match="no column to draw in common"):
+        plot_compare(other, other)
