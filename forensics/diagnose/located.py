@@ -122,8 +122,11 @@ def _proof(result: BisectionResult) -> str:
         parts.append(f"{words[0]} {shown}{more} of its batch alone {words[1]} bad")
     if result.reproduces is not None:
         parts.append("a replay reproduces it" if result.reproduces else "no replay reproduces it")
-    if result.persistence is not Persistence.UNKNOWN:
-        lasting = result.persistence is Persistence.PERSISTENT
+    lasting = result.persistence is Persistence.PERSISTENT
+    raised = result.origin is not None and result.origin.kind is FaultKind.EXCEPTION
+    if raised and not lasting:
+        parts.append("it ended the run")
+    elif result.persistence is not Persistence.UNKNOWN:
         over = "it is over after the step" + ("; its damage stays" if result.damaged else "")
         parts.append("it persists after the step" if lasting else over)
     return "; ".join(parts)

@@ -194,6 +194,8 @@ def again(result: BisectionResult) -> str:
         stays = "stays" if count == 1 else "stay"
         return f"does not reproduce: {replays} from the same state {stays} sound"
     alike = f" ({replays}, all alike)" if count > 1 else ""
+    if _raised(result) and result.persistence is not Persistence.PERSISTENT:
+        return f"reproduces{alike}, and ended the run"
     persists = {
         Persistence.PERSISTENT: ", and persists after the step",
         Persistence.TRANSIENT: ", and is over after the step"
@@ -202,6 +204,11 @@ def again(result: BisectionResult) -> str:
         Persistence.UNKNOWN: "",
     }[result.persistence]
     return f"reproduces{alike}{persists}"
+
+
+def _raised(result: BisectionResult) -> bool:
+    """Did an exception end the run? Then nothing of it is over, whatever the next batch does."""
+    return result.origin is not None and result.origin.kind is FaultKind.EXCEPTION
 
 
 def states(result: BisectionResult) -> str:
