@@ -8,12 +8,14 @@ earlier state of the same run had the value finite.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from forensics.diagnose.state_health import StateHealth
 from forensics.errors import InputError
 from forensics.replay.bisection import Judgement, State
-from forensics.replay.saved_states import open_state
+from forensics.replay.saved_states import Unit, open_state
+from forensics.replay.saved_states.step_names import position_in_name
 from forensics.replay.state_survey import Survey
 from forensics.runlog.checkpoint_files import (
     BadTensor,
@@ -54,7 +56,14 @@ def examine_state(
                 progress(min(survey.seen, state.size), state.size)
     except MemoryError as error:
         raise InputError("needs more memory than there is", where=path) from error
-    return survey.result(state)
+    health = survey.result(state)
+    return health if health.step is not None else replace(health, step=_step_in_name(path))
+
+
+def _step_in_name(path: Path) -> int | None:
+    """The step that a state's name tells where the state tells none, as in a folder of states."""
+    position = position_in_name(path.name)
+    return position.number if position is not None and position.unit is Unit.STEP else None
 
 
 def judge_state(

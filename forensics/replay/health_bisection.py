@@ -53,7 +53,7 @@ def bisect_health(
             path=str(folder),
             status=BisectStatus.PARTIAL,
             reason=f"stopped after {len(judge.answers)} of {len(series.candidates)} states",
-            checkpoints=_verdicts(series.candidates, {**known, **judge.answers}),
+            checkpoints=_verdicts(series.candidates, {**known, **judge.answers}, judge),
         )
     return _result(folder, series, judge, found)
 
@@ -102,11 +102,11 @@ def _result(
         path=str(folder),
         status=BisectStatus.LOCATED if located else BisectStatus.NOT_BISECTABLE,
         reason=_reason(found, candidates, series.unit, answers, len(judge.answers)),
-        checkpoints=_verdicts(candidates, answers),
+        checkpoints=_verdicts(candidates, answers, judge),
         bad_tensors=tuple(tensor.name for tensor in bad),
         missing=_missing(candidates[anchor]) if anchor is not None else (),
         remedy=_remedy(found, candidates, series.unit),
-        next_command=_next(found, candidates),
+        next_command=_next(found, candidates, judge),
         notes=(*series.notes, *_notes(found, candidates, series.unit)),
     )
 
@@ -137,17 +137,22 @@ def _reason(
 
 
 def _verdicts(
-    candidates: Sequence[Candidate], answers: dict[int, Judgement]
+    candidates: Sequence[Candidate], answers: dict[int, Judgement], judge: StateJudge
 ) -> tuple[CheckpointVerdict, ...]:
     return tuple(
         CheckpointVerdict(
             step=candidate.number,
             verdict=answers[i].state.value if i in answers else "untested",
             reason=answers[i].reason if i in answers else "",
-            path=candidate.path,
+            path=_bad_path(candidate, judge, i),
         )
         for i, candidate in enumerate(candidates)
     )
+
+
+def _bad_path(candidate: Candidate, judge: StateJudge, index: int) -> str:
+    """Of several files of one step the one that holds the bad tensor."""
+    return next(iter(judge.bad_paths.get(index, ())), candidate.path)
 
 
 def _missing(candidate: Candidate) -> tuple[str, ...]:
@@ -169,15 +174,16 @@ def _remedy(found: SearchResult, candidates: Sequence[Candidate], unit: Unit) ->
     if found.last_good is None or found.ending is not Ending.FOUND:
         return ()
     good = candidates[found.last_good]
-    return (f"Resume from {unit.value} {good.number:,} ({good.path}), the last finite state.",)
+    return (f"Resume from {unit.value} {good.number:,} ({good.shown}), the last finite state.",)
 
 
-def _next(found: SearchResult, candidates: Sequence[Candidate]) -> str:
+def _next(found: SearchResult, candidates: Sequence[Candidate], judge: StateJudge) -> str:
     import shlex
 
     if found.first_bad is None:
         return ""
-    return f"forensics inspect {shlex.quote(candidates[found.first_bad].path)}"
+    path = _bad_path(candidates[found.first_bad], judge, found.first_bad)
+    return f"forensics inspect {shlex.quote(path)}"
 
 
 def _notes(found: SearchResult, candidates: Sequence[Candidate], unit: Unit) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class StateJudge:
         progress: told before each look.
         answers: the judgements so far, by index.
         bad: the bad values of each bad state, by index.
+    bad_paths: the files of each bad state that hold a bad value, by index.
     """
 
     candidates: Sequence[Candidate]
@@ -39,6 +40,7 @@ class StateJudge:
     progress: Progress | None = None
     answers: dict[int, Judgement] = field(default_factory=dict)
     bad: dict[int, tuple[BadTensor, ...]] = field(default_factory=dict)
+    bad_paths: dict[int, tuple[str, ...]] = field(default_factory=dict)
     _finite: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def known(self) -> dict[int, Judgement]:
@@ -64,6 +66,7 @@ class StateJudge:
                 refused.append(error.what)
         bad = tuple(tensor for part in health for tensor in part.bad)
         self.bad[index] = bad
+        self.bad_paths[index] = tuple(str(part.path) for part in health if part.bad)
         self._finite[index] = frozenset[str]().union(*(part.finite_names for part in health))
         if bad or not refused:
             self.answers[index] = judgement_of(bad)

@@ -28,6 +28,19 @@ class Candidate:
         """The first file, or folder."""
         return str(self.files[0].path)
 
+    @property
+    def shown(self) -> str:
+        """All of it: the file, the folder of its parts, or the files."""
+        first = self.files[0]
+        if len(self.files) > 1 and self.in_a_folder:
+            return str(first.path.parent)
+        return ", ".join(str(file.path) for file in self.files)
+
+    @property
+    def in_a_folder(self) -> bool:
+        """Does it lie in a folder of its own, such as ``global_step500``?"""
+        return all(file.path.parent != file.root for file in self.files)
+
 
 @dataclass(frozen=True)
 class Series:
@@ -69,7 +82,21 @@ def series_in(folder: Path) -> Series:
         else:
             left.append(state)
     candidates = tuple(Candidate(number, tuple(taken[number])) for number in sorted(taken))
-    return Series(candidates, unit, _left_out(left, unit))
+    return Series(candidates, unit, (*_left_out(left, unit), *_merged(candidates, unit)))
+
+
+def _merged(candidates: Iterable[Candidate], unit: Unit) -> tuple[str, ...]:
+    """That several files were taken for one state: they may be of two trainings."""
+    several = (c for c in candidates if len(c.files) > 1 and not c.in_a_folder)
+    first = next(several, None)
+    if first is None:
+        return ()
+    names = " and ".join(file.path.name for file in first.files[:3])
+    more = f" (and {len(first.files) - 3} more)" if len(first.files) > 3 else ""
+    return (
+        f"Files of one {unit.value} are taken as one state, such as {names}{more}: if they are of "
+        "several trainings, put each into a folder of its own.",
+    )
 
 
 def _states_folder(folder: Path) -> Path:

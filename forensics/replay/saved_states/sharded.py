@@ -62,22 +62,23 @@ def open_sharded_state(folder: Path) -> SavedState:
     files = _files(folder)
     sides = [_read_side(folder, name, role) for name, role in _SIDE.items()]
     kept = [side for side in sides if side is not None]
-    progress = _json(folder / _PROGRESS, folder) if (folder / _PROGRESS).exists() else {}
-    step = progress.get("global_step")
+    step, unread = _progress(folder)
     present = {roles.PARAM, *(side.role for side in kept if not side.refused)}
-    if type(step) is int:
+    if step is not None:
         present.add(roles.DATA)
     for file in files[:1]:
         _open(file, folder)  # the first shard at once: what is no weights is said here
     return SavedState(
         path=folder,
         format=_format(files),
-        step=step if type(step) is int and 0 <= step < 1 << 62 else None,
+        step=step,
         size=sum(map(_size, files)) + sum(side.size for side in kept),
         values=lambda: _values(files, folder, kept),
         missing=missing_parts(present),
         notes=tuple(
-            f"{side.name} cannot be read safely ({side.refused})." for side in kept if side.refused
+            f"{name} cannot be read safely ({why})."
+            for name, why in [*((side.name, side.refused) for side in kept), (_PROGRESS, unread)]
+            if why
         ),
     )
 
@@ -137,9 +138,23 @@ def _read_side(folder: Path, name: str, role: str) -> _Side | None:
     try:
         file = MappedFile(path, folder)
         found = read_torch_file(Window(file, 0, file.size))
+        for _ in tree_values(found.tree, path, prefix=role):
+            pass  # a tensor that lies outside the file is found here, not among the weights
     except InputError as error:
         return _Side(name, role, refused=error.what)
     return _Side(name, role, found.tree, file.size)
+
+
+def _progress(folder: Path) -> tuple[int | None, str]:
+    """The step, and why it cannot be read: weights are sound whatever lies beside them."""
+    path = folder / _PROGRESS
+    if not path.exists() and not path.is_symlink():
+        return None, ""
+    try:
+        step = _json(path, folder).get("global_step")
+    except InputError as error:
+        return None, error.what
+    return (step if type(step) is int and 0 <= step < 1 << 62 else None), ""
 
 
 def _json(path: Path, folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from forensics.diagnose.bisection_result import (
     CheckpointVerdict,
     Departure,
     Growth,
+    Persistence,
     WhatIf,
 )
 from forensics.render.bisect_json import render_bisect_json
@@ -20,7 +21,14 @@ from forensics.render.bisect_markdown import render_bisect_markdown
 from forensics.render.bisect_text import render_bisect_text
 from forensics.render.bisection_phrases import again, details, outcome, replay, samples, states
 from forensics.render.safe_text import display_width
-from tests.unit.render.sample_bisections import SAMPLES, bad_sample, bit_flip, growth, hostile
+from tests.unit.render.sample_bisections import (
+    SAMPLES,
+    bad_sample,
+    bit_flip,
+    growth,
+    hostile,
+    raised,
+)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -90,6 +98,14 @@ def test_two_answers_to_again() -> None:
     assert again(bad_sample()).endswith("and is over after the step")
     assert again(bit_flip()).startswith("does not reproduce: 3 replays")
     assert again(replace(bit_flip(), reproduces=None)) == ""
+
+
+def test_an_exception_ended_the_run_and_is_not_over() -> None:
+    once = replace(raised(), persistence=Persistence.TRANSIENT)
+    assert again(once) == "reproduces, and ended the run"
+    assert again(replace(once, persistence=Persistence.PERSISTENT)).endswith(
+        "persists after the step"
+    )
 
 
 def test_samples_are_blamed_only_where_the_step_is_sound_without_them() -> None:

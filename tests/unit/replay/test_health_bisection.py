@@ -180,6 +180,20 @@ def test_files_of_one_step_are_one_state(tmp_path: Path) -> None:
     assert verdicts(result) == {0: "good", 1: "good", 2: "bad", 3: "bad"}
 
 
+def test_of_several_files_of_a_step_the_bad_one_is_named_and_the_merge_is_said(
+    tmp_path: Path,
+) -> None:
+    for i in range(4):
+        torch.save(training_state(i), tmp_path / f"model-step-{i}.ckpt")
+        torch.save(training_state(i, bad=i > 1), tmp_path / f"step-{i}.pt")
+    result = bisect_health(tmp_path)
+    assert result.next_command.endswith("/step-2.pt")
+    assert result.checkpoints[2].path.endswith("/step-2.pt")
+    assert "model-step-1.ckpt" in result.remedy[0]
+    assert "/step-1.pt" in result.remedy[0]
+    assert "such as model-step-0.ckpt and step-0.pt" in result.notes[0]
+
+
 def test_folders_of_parts(tmp_path: Path) -> None:
     for i in range(4):
         folder = tmp_path / f"global_step{i}"
@@ -189,6 +203,8 @@ def test_folders_of_parts(tmp_path: Path) -> None:
     result = bisect_health(tmp_path)
     assert verdicts(result) == {0: "good", 1: "good", 2: "bad", 3: "bad"}
     assert "the optimizer's state" not in result.missing
+    assert not any("taken as one state" in note for note in result.notes)
+    assert f"({tmp_path / 'global_step1'})" in result.remedy[0]
 
 
 @pytest.mark.parametrize("kind", ["sharded", "distributed", "safetensors"])

@@ -61,6 +61,26 @@ def test_a_sharded_folder(safe: bool, tmp_path: Path) -> None:
     assert state.missing == ("the loss scaler (where it trained in fp16)",)
 
 
+@pytest.mark.parametrize("text", ["[" * 10_000, "[1]", '{"global_step": -4}', ""])
+def test_a_damaged_trainer_state_tells_no_step_and_refuses_no_weights(
+    text: str, tmp_path: Path
+) -> None:
+    folder = write_sharded(tmp_path / "weights")
+    (folder / "trainer_state.json").write_text(text)
+    health = examine_state(folder)
+    assert health.finite
+    assert health.step is None
+    assert "the position in the data" in health.missing
+    said = any(note.startswith("trainer_state.json cannot be read") for note in health.notes)
+    assert said is not text.startswith("{")
+
+
+def test_a_step_in_the_name_counts_where_the_state_tells_none(tmp_path: Path) -> None:
+    for name, step in (("step-4.pt", 4), ("model_7.pt", None), ("epoch_3.pt", None)):
+        torch.save({"w": torch.ones(2)}, tmp_path / name)
+        assert examine_state(tmp_path / name).step == step
+
+
 def test_a_refused_side_file_is_missing_and_spoils_nothing(tmp_path: Path) -> None:
     folder = write_sharded(tmp_path / "checkpoint-500")
     (folder / "optimizer.pt").write_bytes(b"PK\x03\x04 no more of it")
