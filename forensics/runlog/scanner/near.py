@@ -22,14 +22,20 @@ def matches_near(
         text: whole lines.
         needles: texts of which one is in each match.
     """
-    end = 0
+    done = 0
     for at in sorted(at for needle in needles for at in _all(text, needle)):
-        if at < end:
-            continue  # in the line that was looked through last
-        start = max(text.rfind(b"\n", end, at) + 1, at - REACH, end)
+        if at < done:
+            continue  # within the match before, or in a line that has no more
+        start = max(text.rfind(b"\n", done, at) + 1, at - REACH, done)
         end = text.find(b"\n", at)
         end = end if end >= 0 else len(text)
-        yield from pattern.finditer(text, start, end)
+        while start <= at:
+            match = pattern.search(text, start, end)
+            if match is None:
+                done = end
+                break
+            yield match
+            start = done = max(match.end(), start + 1)
 
 
 def _all(text: bytes, needle: bytes) -> Iterator[int]:
