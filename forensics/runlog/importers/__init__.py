@@ -29,6 +29,7 @@ from forensics.runlog.importers.nemo_text import nemo_text
 from forensics.runlog.importers.olmo import olmo
 from forensics.runlog.importers.openmmlab_json import openmmlab_json
 from forensics.runlog.importers.openmmlab_text import openmmlab_text
+from forensics.runlog.importers.print_lines import print_lines
 from forensics.runlog.importers.step_table_text import step_table_text
 from forensics.runlog.importers.tensorboard_events import tensorboard_events
 from forensics.runlog.importers.torchtitan import torchtitan
@@ -69,5 +70,6 @@ IMPORTERS: tuple[Importer, ...] = (
     apex,
     jsonl_columns,
     csv_columns,
+    print_lines,
 )
 """Every format, the particular ones before the general ones."""

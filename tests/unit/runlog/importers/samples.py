@@ -92,6 +92,7 @@ SAMPLES: dict[str, str] = {
         f"global_step: {i} | reduced_train_loss: {3 - i / 20} | val_loss: {4 - i // 6 / 10}\n"
         for i in range(12)
     ),
+    "print-lines": "".join(f"step {i} loss {3 - i / 20:.3f} lr 0.001\n" for i in range(12)),
     "kohya": "".join(
         f"\rsteps:  {i}%|#   | {i}/744 [00:30<36:53,  3.02s/it, avr_loss={1 / (i + 9):.4f}]"
         for i in range(1, 13)

@@ -1,0 +1,77 @@
+"""Steps of printed lines, whose counters may begin anew each epoch, or be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+UNNUMBERED = "no line tells a step: the rows are numbered as they come"
+ANEW = (
+    "the count begins anew each epoch and no line tells its length: the rows are numbered as they "
+    "come"
+)
+
+
+class Count(NamedTuple):
+    """The counters of one line; None where it has none.
+
+    Attributes:
+        epoch: the epoch.
+        at: the step, iteration or batch.
+        of: how many there are of those.
+    """
+
+    epoch: int | None
+    at: int | None
+    of: int | None
+
+
+class Numbering(NamedTuple):
+    """What the rows are called: their steps, whether those are epochs, and what was inferred."""
+
+    steps: list[int]
+    epochs: bool
+    note: str
+
+
+def numbered(counts: Sequence[Count]) -> Numbering:
+    """The step of each line.
+
+    A count that falls where the epoch rises is one within the epoch: it is numbered through by the
+    epoch's length. So is that of a bar which starts again. Any other fall is a restart, and stays.
+    """
+    at = [count.at for count in counts if count.at is not None]
+    epochs = [count.epoch for count in counts if count.epoch is not None]
+    if len(at) < len(counts):
+        if len(epochs) == len(counts) and all(b > a for a, b in pairwise(epochs)):
+            return Numbering(epochs, True, "")
+        return Numbering(list(range(1, len(counts) + 1)), False, UNNUMBERED)
+    falls = [i for i, (a, b) in enumerate(pairwise(at), start=1) if b < a]
+    by_epoch = len(epochs) == len(counts)
+    within = by_epoch and any(epochs[i] > epochs[i - 1] for i in falls)
+    totals = {count.of for count in counts}
+    total = totals.pop() if len(totals) == 1 else None
+    if not falls or (by_epoch and not within) or (not by_epoch and total is None):
+        return Numbering(at, False, "")
+    if total is None:
+        return Numbering(list(range(1, len(counts) + 1)), False, ANEW)
+    if by_epoch:
+        return Numbering(_through(at, epochs, total), False, _length(total))
+    return Numbering(_through(at, _rounds(at), total), False, _length(total))
+
+
+def _through(at: Sequence[int], rounds: Sequence[int], total: int) -> list[int]:
+    return [(one - rounds[0]) * total + n for one, n in zip(rounds, at, strict=True)]
+
+
+def _rounds(at: Sequence[int]) -> list[int]:
+    """How often the count has begun anew, for each line."""
+    rounds = [0]
+    for before, now in pairwise(at):
+        rounds.append(rounds[-1] + (now < before))
+    return rounds
+
+
+def _length(total: int) -> str:
+    return f"the count begins anew after {total:,}: steps are numbered through"
