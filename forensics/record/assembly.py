@@ -134,6 +134,16 @@ def count_tokens(batch: Batch) -> int:
     return 0
 
 
+MOST_TOLD = 200
+"""Characters of an exception's text that are told: some print whole tensors."""
+
+
+def shortened(text: str) -> str:
+    """A text in one line of at most ``MOST_TOLD`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_TOLD else f"{line[: MOST_TOLD - 1].rstrip()}…"
+
+
 def told(error: BaseException) -> str:
     """An exception in one line, with the last place outside torch that it passed."""
     torch_home = str(Path(torch.__file__).parent)
@@ -143,7 +153,7 @@ def told(error: BaseException) -> str:
         if not file.startswith(torch_home):
             place = f" ({Path(file).name}:{trace.tb_lineno})"
         trace = trace.tb_next
-    text = " ".join(str(error).split())
+    text = shortened(str(error))
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
 
 

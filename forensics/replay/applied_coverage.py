@@ -51,7 +51,7 @@ def left_out(facts: StepFacts) -> Origin | None:
     trained = sum(p.requires_grad for p in model.parameters())
     if 2 * len(still) >= trained and not stale:
         return None
-    held = f", which holds {stale} that the model no longer has" if stale else ""
+    held = f", which holds {stale} that the model no longer has," if stale else ""
     call = facts.taken[0]
     return applied_origin(
         facts,

@@ -108,13 +108,14 @@ class _Search:
         return self.try_part(part) is Trial.BAD
 
     def bad_everywhere(self, whole: Indices) -> bool:
-        """Does every part go bad, and every single sample of the smallest one?"""
+        """Does every part go bad, and every single sample of the smallest one that can be run?"""
         parts = [whole]
         while len(parts) < PARTS and all(len(part) > 1 for part in parts):
             parts = [half for part in parts for half in _halves(part)]
             if not all(map(self.goes_bad, parts)):
                 return False
-        return all(self.goes_bad((i,)) for i in min(parts, key=len))
+        single = (self.try_part((i,)) for i in min(parts, key=len))
+        return all(trial is not Trial.GOOD for trial in single)
 
     def isolate(self, suspects: Indices, harmless: Indices) -> Indices:
         """The guilty ones among ``suspects``; with ``harmless`` alone the step is good."""

@@ -50,6 +50,8 @@ _NO_FAULT_OF_A_STEP = frozenset({"broken-log", "stuck-log", "overfitting", "loss
 """Rules about the log or the course of a whole run: there is no step of theirs to look into."""
 _SPIKES = frozenset({"loss-spike", "gradient-spike", "stale-second-moment", "resume-seam"})
 """Rules whose finding, a mere note included, may be the echo of what the step before applied."""
+_MOST_TOLD = 240
+"""Characters of a recorded exception, its place included."""
 MOST_AUDITS = 8
 """Steps that are looked into where nothing is non-finite; each costs some tens of plain steps."""
 
@@ -199,7 +201,9 @@ def _raised_at(run: Run, first: int | None, last: int | None) -> tuple[int, str]
         return None
     if (first is not None and ended.step < first) or (last is not None and ended.step > last):
         return None
-    return ended.step, f"the training raised {ended.message}"
+    message = " ".join(ended.message.split())
+    message = message if len(message) <= _MOST_TOLD else f"{message[: _MOST_TOLD - 1]}…"
+    return ended.step, f"the training raised {message}"
 
 
 def _root_step(diagnosis: Diagnosis, bad_step: int) -> int | None:

@@ -89,13 +89,14 @@ def persistence(
     step = session.run_step()
     left = _withhold(session, before, step, is_bad, origin)
     del before  # the next steps are copied one by one
-    bad = _guarded_steps(session, step, further, is_bad)
+    unseen = bool(step.bad) and not any(name.startswith(tuple(_PASSING)) for name in step.bad)
+    bad = _guarded_steps(session, step, further, is_bad, unseen)
     if not bad:
         return Persistence.PERSISTENT if left else Persistence.UNKNOWN
     grows = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
     if grows or not 0 < sum(bad) <= len(bad) / 2:
         return _verdict(any(bad) if grows else 2 * sum(bad) > len(bad))
-    bad += _guarded_steps(session, step, UNDECIDED, is_bad)
+    bad += _guarded_steps(session, step, UNDECIDED, is_bad, unseen)
     return _verdict(sum(bad) >= SHARE * len(bad))
 
 
@@ -124,19 +125,25 @@ def _verdict(persists: bool) -> Persistence:
     return Persistence.PERSISTENT if persists else Persistence.TRANSIENT
 
 
-def _guarded_steps(session: Session, last: ReplayedStep, further: int, is_bad: IsBad) -> list[bool]:
-    """Take the next steps under the guard; which of those that count are bad?"""
+def _guarded_steps(
+    session: Session, last: ReplayedStep, further: int, is_bad: IsBad, unseen: bool
+) -> list[bool]:
+    """Take the next steps under the guard; which of those that count are bad?
+
+    Where no row showed the fault, but only what the step left behind, the guard leaves no trace of
+    it: ``unseen`` counts a step that it withheld.
+    """
     found: list[bool] = []
     searching = True
     for _ in range(_steps_left(session, further + _halvings(last))):
         try:
-            with _guard(session.training):
+            with _guard(session.training) as withheld:
                 step = session.run_step()
         except NotReplayableError:
             raise
         except Exception:  # noqa: BLE001 - a recipe's batch() raises what it likes at its end
             break
-        bad = is_bad(step)
+        bad = is_bad(step) or (unseen and bool(withheld))
         searching = searching and bad and _scale_fell(last, step)
         last = step
         if not searching:
@@ -147,12 +154,12 @@ def _guarded_steps(session: Session, last: ReplayedStep, further: int, is_bad: I
 
 
 @contextmanager
-def _guard(training: Training) -> Iterator[None]:
+def _guard(training: Training) -> Iterator[list[Optimizer]]:
     """While it lasts, an optimizer that holds a bad gradient does not step.
 
-    No copy of the state is needed for it.
+    No copy of the state is needed for it. Yields the optimizers that were withheld, as they are.
     """
-    missing = object()
+    missing, withheld = object(), list[Optimizer]()
     own = [(o, vars(o).get("step", missing)) for o in training.optimizers]
 
     def guarded(optimizer: Optimizer) -> Callable[..., Any]:
@@ -160,14 +167,17 @@ def _guard(training: Training) -> Iterator[None]:
 
         def guarded_step(*args: Any, **kwargs: Any) -> Any:
             held = [p.grad for group in optimizer.param_groups for p in group["params"]]
-            return step(*args, **kwargs) if _all_finite(held) else None
+            if _all_finite(held):
+                return step(*args, **kwargs)
+            withheld.append(optimizer)
+            return None
 
         return guarded_step
 
     for optimizer, _ in own:
         optimizer.step = guarded(optimizer)  # type: ignore[method-assign]
     try:
-        yield
+        yield withheld
     finally:
         for optimizer, before in own:
             if before is missing:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
 import torch
 
+from forensics.record.assembly import shortened
 from forensics.replay.call_site import Parts, Phase, site_of
 
 _TORCH = Path(torch.__file__).resolve().parent.as_posix() + "/"
+_VALUES = re.compile(r"\b(nans?|infs?|non-?finite|infinite|infinity)\b|invalid values", re.I)
+"""How an exception says that a value was at fault."""
 _WRAPPERS = frozenset({"forward", "wrapper", "decorate_context"})
 
 
@@ -25,6 +29,7 @@ class Raised:
         phase: where the step was.
         module: in whose forward; empty for none.
         source_line: the user's line.
+        of_values: its text speaks of values that are not finite, or invalid.
         by_user: a ``raise`` or ``assert`` of the user's own, rather than a refusal of torch.
         traceback: ``file.py:12  code`` of every line that is the user's, innermost last.
     """
@@ -35,6 +40,7 @@ class Raised:
     module: str
     source_line: str
     by_user: bool = False
+    of_values: bool = False
     traceback: tuple[str, ...] = ()
 
 
@@ -60,11 +66,12 @@ def describe_raised(error: BaseException, parts: Parts, operator: str = "") -> R
     lines = [line for pair in frames if (line := site_of([pair], parts).source_line)]
     text = str(error).strip().splitlines()
     return Raised(
-        message=f"{type(error).__name__}: {text[0] if text else ''}".rstrip(": "),
+        message=f"{type(error).__name__}: {shortened(text[0]) if text else ''}".rstrip(": "),
         function=function,
         phase=phase,
         module=site.module,
         source_line=site.source_line,
+        of_values=bool(_VALUES.search(str(error))),
         by_user=not operator and _called_below(inner),
         traceback=tuple(lines),
     )

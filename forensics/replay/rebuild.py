@@ -68,7 +68,8 @@ def rebuild(
     kind = find_recipe(recipe) if recipe else _recorded_recipe(manifest)
     config = _config(manifest, kind)
     wanted = device or manifest.device or "cpu"
-    target = choose_device(wanted.partition(":")[0] if device is None else wanted, lambda _: None)
+    lacks: list[str] = []
+    target = choose_device(wanted.partition(":")[0] if device is None else wanted, lacks.append)
     precision = (
         Precision(manifest.precision, target.type)
         if manifest.precision
@@ -81,6 +82,8 @@ def rebuild(
     notes = list(other)
     if cross:
         notes.insert(0, f"recorded on {recorded_on}, replayed on {target.type}: not the same bits")
+    if device is not None:  # whoever asks for one wants to know that it is not there
+        notes[:0] = [text.replace("recording on", "replaying on") for text in lacks]
     for note in notes:
         say(note)
     exact = target.type == "cpu" and not cross and not other

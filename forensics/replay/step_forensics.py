@@ -218,7 +218,7 @@ def context_of(session: Session, step: int) -> Context:
 def _rises(session: Session) -> bool:
     """Is the median loss of the run's last tenth clearly above that of its first one?"""
     steps = session.run.steps
-    loss = np.asarray(steps["loss"][steps.present("loss")], np.float64) if "loss" in steps else []
+    loss = steps["loss"][steps.present("loss")] if "loss" in steps else np.zeros(0)
     tenth = len(loss) // 10
     if not tenth:
         return False

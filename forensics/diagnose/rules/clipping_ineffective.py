@@ -14,8 +14,9 @@ Evidence
 
 Silent when
     The norms after the clip are derived from its coefficient instead of measured (they repeat its
-    promise), the threshold is neither stated nor constant, or fewer than 3 steps and 5 % of those
-    above the threshold are concerned.
+    promise), they are sqrt(2), sqrt(3) or 2 times what is due to the digit (the optimizer was
+    called that often), the threshold is neither stated nor constant, or fewer than 3 steps and 5 %
+    of those above the threshold are concerned.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, steps
-from forensics.runlog.steps import BoolArray
+from forensics.runlog.steps import BoolArray, FloatArray
+
+MOST_CALLS = 4
+"""Calls of an optimizer's step that one step of a log may hold together."""
+_EXACT = 1e-4
+"""Relative; the clip's epsilon of 1e-6 and rounding come to less."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,7 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
     clip = clip_of(signals)
     norm, post = signals.norm, signals.post_norm
     usable = np.isfinite(norm) & np.isfinite(post) & ~signals.skipped & ~signals.norm_overflowed
+    usable &= ~_counted_again(clip, norm, post)
     above_before = mask_where(
         len(norm),
         lambda at: usable[at] & (post[at] > (1 + thresholds.slack) * norm[at]) & (post[at] > 0),
@@ -67,6 +74,20 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
     if not ((count >= thresholds.least) & (count >= thresholds.share * of)).any():
         return
     yield _finding(signals, clip, wrong, asked, above_before, thresholds.slack)
+
+
+def _counted_again(clip: Clip, norm: FloatArray, post: FloatArray) -> BoolArray:
+    """Rows whose norm after the clip is that of several equal calls of the optimizer's step.
+
+    Older recordings put the calls of one step together: k of them give sqrt(k) times the norm.
+    """
+    due = np.minimum(norm, clip.threshold) if clip.constant else norm
+    with np.errstate(all="ignore"):
+        calls = np.square(post / due)
+    whole = np.round(calls)
+    return np.asarray(
+        (whole >= 2) & (whole <= MOST_CALLS) & (np.abs(calls - whole) < _EXACT * whole), dtype=bool
+    )
 
 
 def _finding(

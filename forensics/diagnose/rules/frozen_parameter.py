@@ -108,6 +108,9 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     trainable = trainable_mask(matrix.names, signals.parameter_info)
     taken = matrix.present[rows].sum(axis=0)
     moving = (matrix.present[rows] & (matrix.values[rows] != 0)).any(axis=0)
+    replaced = _replaced(view, (taken == 0) & trainable)
+    yield from _replaced_finding(view, replaced)
+    trainable &= ~np.isin(view.names, list(replaced))
     held = np.array([view.group(name) >= 0 for name in view.names], dtype=bool)
     yield from _outside(view, trainable & ~held)
     trainable &= held
@@ -169,6 +172,41 @@ def _no_gradient(view: _View, frozen: BoolArray) -> Iterator[Finding]:
         "snapshots, although one is required",
         cause=cause,
         remedy=remedy,
+    )
+
+
+def _replaced(view: _View, silent: BoolArray) -> dict[str, str]:
+    """What an optimizer holds in vain, by name: the parameter of the model in its place.
+
+    The held one is not the model's own and gets no gradient; one of the model's, of the same shape,
+    wants a gradient and is in no optimizer: it took the other's place.
+    """
+    info = view.signals.parameter_info
+    free = [i for i in info.values() if i.group < 0 and i.requires_grad]
+    found: dict[str, str] = {}
+    for name in np.asarray(view.names)[silent].tolist():
+        foreign = name.startswith("optimizers.") and name in info
+        same = (i for i in free if foreign and i.shape == info[name].shape)
+        if (taken := next(same, None)) is not None:
+            free.remove(taken)
+            found[name] = taken.name
+    return found
+
+
+def _replaced_finding(view: _View, replaced: dict[str, str]) -> Iterator[Finding]:
+    if not replaced:
+        return
+    frozen = np.isin(view.names, list(replaced))
+    own = list(replaced.values())
+    more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+    yield replace(
+        _finding(view, frozen, serious=frozen),
+        subject=own[0],
+        message=f"{own[0]}{more} is never updated: no optimizer holds it, but one of the same "
+        "shape that is not in the model and gets no gradient",
+        cause="A part of the model was replaced (a new head, a copy, a wrapper) after the "
+        "optimizer had been made.",
+        remedy="Make the optimizer after the model is whole.",
     )
 
 

@@ -21,7 +21,7 @@ Silent when
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +30,10 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rate_history import moving_skips, zero_stretches
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import JUMP, jumps, warmup_rows
-from forensics.diagnose.series import median, told_episodes
+from forensics.diagnose.series import Episode, median, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent, span, steps
-from forensics.runlog.steps import IntArray
+from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 STANDING = ("constant", "step", "plateau")
 """Words in the names of schedules whose rate stands still for long."""
@@ -89,16 +89,30 @@ def _finding(
     )
 
 
+def _faulty_rates(
+    signals: Signals, faulty: Callable[[FloatArray], BoolArray], gap: int
+) -> Iterator[tuple[str, FloatArray, Episode]]:
+    """Episodes of each group's rate, the first group's first; a row is told once."""
+    told = np.zeros(len(signals), dtype=bool)
+    for name in ("lr", *(column for column in signals.table if column.startswith("lr_"))):
+        rate = signals.column(name)
+        bad = signals.present(name) & faulty(rate) & ~told
+        told |= bad
+        whose = "" if name == "lr" else f" of group {name.removeprefix('lr_')}"
+        for episode in told_episodes(np.flatnonzero(bad), gap):
+            yield whose, rate, episode
+
+
 def _nonfinite(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
-    bad = signals.present("lr") & ~np.isfinite(signals.lr)
-    for episode in told_episodes(np.flatnonzero(bad), limits.gap):
-        value = number(float(signals.lr[episode.first]))
+    for whose, rate, episode in _faulty_rates(signals, lambda r: ~np.isfinite(r), limits.gap):
+        value = number(float(rate[episode.first]))
         where = span(signals.step_at(episode.first), signals.step_at(episode.last))
         yield _finding(
             signals,
             (episode.first, episode.last),
             Severity.CRITICAL,
-            f"the learning rate is {value} in {where}: every weight it updates becomes non-finite",
+            f"the learning rate{whose} is {value} in {where}: every weight it updates becomes "
+            "non-finite",
             "A schedule that divides by 0 or takes a root of a negative number: a warm-up of 0 "
             "steps, a total of 0 steps, or a step beyond the last.",
             f"Mend the schedule and resume from a checkpoint before step "
@@ -107,14 +121,14 @@ def _nonfinite(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
 
 
 def _negative(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
-    for episode in told_episodes(np.flatnonzero(signals.lr < 0), limits.gap):
+    for whose, rate, episode in _faulty_rates(signals, lambda r: r < 0, limits.gap):
         where = span(signals.step_at(episode.first), signals.step_at(episode.last))
-        value = number(float(signals.lr[episode.first]))
+        value = number(float(rate[episode.first]))
         yield _finding(
             signals,
             (episode.first, episode.last),
             Severity.ERROR,
-            f"the learning rate is negative in {where} ({value} first): the loss is climbed",
+            f"the learning rate{whose} is negative in {where} ({value} first): the loss is climbed",
             "A schedule that runs on after its last step (linear decay does so), or a sign error.",
             f"Hold the schedule at its floor, and resume from before step "
             f"{signals.step_at(episode.first):,}.",

@@ -106,3 +106,11 @@ def test_there_is_nothing_to_tell_apart_in_a_batch_of_one(count):
         raise AssertionError("nothing to try")
 
     assert blame(count, never, budget=10).guilty == ()
+
+
+def test_parts_that_all_go_bad_are_not_the_batch_though_a_single_sample_cannot_be_run():
+    def try_part(part):
+        return Trial.BAD if len(part) > 1 else Trial.UNTESTABLE
+
+    found = blame(16, try_part, budget=64)
+    assert (found.everywhere, found.guilty) == (True, ())

@@ -182,3 +182,16 @@ def test_what_an_earlier_bisection_said_is_no_evidence() -> None:
     clean = run(plain())
     known = Run(path=clean.path, steps=clean.steps, bisection=stored)
     assert narrow(known, parse_bad(None)) == narrow(clean, parse_bad(None))
+
+
+def test_the_rate_of_a_later_group_is_looked_at() -> None:
+    found = suspect(plain(lr_1={row: NAN if row >= 25 else 0.01 for row in range(40)}))
+    assert (found.step, found.why) == (25, "lr_1 is NaN")
+
+
+def test_a_recorded_exception_is_told_in_one_short_line() -> None:
+    ended = Ended(how="exception", step=40, message="ValueError: " + "1.0,\n" * 900)
+    found = narrow(run(plain(), ended=ended), parse_bad(None))
+    assert found.step == 40
+    assert len(found.why) < 280
+    assert "\n" not in found.why

@@ -71,3 +71,28 @@ def test_a_guard_that_refuses_a_bad_loss_leads_to_what_made_it():
     found = looked_into(training_of(model, []), run)
     assert (found.origin.operator, found.origin.kind) == ("aten.log", FaultKind.INF)
     assert found.origin.chain[-1].what == "exception"
+
+
+def test_a_value_that_an_exception_complains_of_leads_to_where_it_was_born():
+    model = nn.Linear(4, 3)
+
+    def run() -> Tensor:
+        logits = model(torch.ones(64, 4)) * 0 / torch.zeros(64, 1)
+        return torch.distributions.Categorical(logits=logits, validate_args=True).entropy().mean()
+
+    origin = looked_into(training_of(model, []), run).origin
+    assert (origin.operator, origin.kind) == ("aten.div", FaultKind.NAN)
+    assert "then the step raised ValueError: Expected parameter logits" in origin.summary
+    assert origin.chain[-1].what == "exception"
+    assert len(origin.summary) < 500
+
+
+def test_an_exception_of_another_matter_is_not_put_down_to_a_value():
+    model = nn.Linear(4, 3)
+
+    def run() -> Tensor:
+        (model(torch.ones(2, 4)) * 0 / torch.zeros(2, 1)).isnan()
+        raise KeyError("info")
+
+    origin = looked_into(training_of(model, []), run).origin
+    assert origin.kind is FaultKind.EXCEPTION

@@ -164,3 +164,12 @@ def test_a_thread_count_that_makes_no_sense_is_not_taken(
         assert any("threads" in note for note in session.notes) is (threads != 0)
         assert session.run_step().bad == ()
     assert torch.get_num_threads() == own
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_asked_for_and_not_there_is_told(user_run: Path) -> None:
+    recipe = f"{user_run / 'mine.py'}:mine"
+    with open_run(user_run / "run", recipe=recipe, device="cuda") as session:
+        assert session.notes[0] == "no CUDA device here: replaying on the CPU instead"
+    with open_run(user_run / "run", recipe=recipe) as session:
+        assert not any("no CUDA" in note for note in session.notes)

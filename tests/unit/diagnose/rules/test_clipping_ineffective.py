@@ -63,3 +63,10 @@ def test_silent_on_rounding_to_half_precision() -> None:
 def test_derived_norms_cannot_show_it_and_the_rule_says_so() -> None:
     signals = signals_of(unclipped(500, 1.0), Manifest(max_norm=1.0, post_clip="derived"))
     assert "measured after the clip" in clipping_ineffective.why_skipped(signals)
+
+
+@pytest.mark.parametrize("calls", [2, 3, 4])
+def test_silent_where_the_optimizer_was_called_more_than_once(calls: int) -> None:
+    columns = clipped(1_000, 1.5)
+    columns["grad_l2_post_clip"] = columns["grad_l2_post_clip"] * np.sqrt(calls)
+    assert not found(clipping_ineffective, columns, MEASURED)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 
-from forensics.diagnose.finding import Severity
+from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rules.frozen_parameter import frozen_parameter
 from forensics.diagnose.signals import Signals
-from forensics.runlog.manifest import Manifest
+from forensics.runlog.manifest import Manifest, ParameterInfo
 from tests.unit.diagnose.snapshot_runs import (
     NAMES,
     any_run,
@@ -164,3 +164,27 @@ def test_three_snapshots_do_not_suffice_where_a_branch_may_sit_out() -> None:
     assert found(frozen_parameter, signals_of(store({"grad_l2": norms}))) == []
     assert found(frozen_parameter, cut_off(2)) == []
     assert found(frozen_parameter, cut_off(4, layers=1)) == []
+
+
+def replaced_head(*, shape: tuple[int, ...] = (64, 64), silent: bool = True) -> list[Finding]:
+    """Seven parameters that learn, one that an optimizer holds, and one that none does."""
+    names = (*NAMES[:7], "optimizers.0.7")
+    absent = np.zeros((10, 8), bool)
+    absent[:, 7] = silent
+    params = store({"grad_l2": gradients()}, names, absent={"grad_l2": absent})
+    head = ParameterInfo(name="head.weight", shape=shape, group=-1)
+    manifest = manifest_of(names)
+    manifest = replace(manifest, parameters=(*manifest.parameters, head))
+    return found(frozen_parameter, signals_of(params, manifest=manifest))
+
+
+def test_fires_on_a_head_that_was_replaced_after_the_optimizer_was_made() -> None:
+    (finding,) = replaced_head()
+    assert finding.severity is Severity.WARNING
+    assert finding.subject == "head.weight"
+    assert "no optimizer holds it" in finding.message
+
+
+def test_silent_on_a_parameter_outside_the_model_that_learns() -> None:
+    assert replaced_head(silent=False) == []
+    assert all(f.subject != "head.weight" for f in replaced_head(shape=(3,)))

@@ -117,3 +117,17 @@ def test_fires_when_the_schedule_that_run_json_names_never_moves() -> None:
     assert "scheduler.step()" in finding.cause
     assert not found(learning_rate_fault, columns, Manifest(schedule={"name": "constant"}))
     assert not found(learning_rate_fault, columns)
+
+
+@pytest.mark.parametrize(
+    ("rate", "severity", "what"),
+    [(np.nan, Severity.CRITICAL, "NaN"), (-1e-3, Severity.ERROR, "negative")],
+)
+def test_fires_at_the_rate_of_a_later_group(rate: float, severity: Severity, what: str) -> None:
+    columns = run_with(warmup_cosine(1_000))
+    columns["lr_1"] = np.where(np.arange(1_000) < 600, 1e-3, rate)
+    (finding,) = found(learning_rate_fault, columns)
+    assert finding.severity is severity
+    assert (finding.first_step, finding.last_step) == (600, 999)
+    assert "of group 1" in finding.message
+    assert what in finding.message
