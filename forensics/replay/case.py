@@ -20,7 +20,7 @@ from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
 from forensics.replay.capsule.writing import write_capsule
 from forensics.replay.detection import Detector, Passage
-from forensics.replay.growth import as_growth, growth_of
+from forensics.replay.growth import as_growth, growth_of, may_have_grown
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion
 from forensics.replay.no_batch import no_batch
@@ -142,7 +142,7 @@ class Case:
                 del self.found[name]
             return False
         growth = growth_of(self.run, step, origin)
-        if growth is None and origin is not None and origin.parameter:
+        if growth is None and origin is not None and may_have_grown(origin):
             norms = norms_until(session, passage.before)
             growth = growth_of(self.run, step, origin, norms)
         if growth is not None:

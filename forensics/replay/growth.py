@@ -23,6 +23,8 @@ Norms = Mapping[int, Mapping[str, float]]
 
 LEAST_ROWS = 5
 """Finite values that a rise must go through."""
+FEWEST_ROWS = 4
+"""The same where each of them rises, by ``NORM_ALONE`` decades in all: a rate far too high."""
 RISE = 2.0
 """Decades that the loss or the gradient norm must rise: a hundredfold is no noise and no spike."""
 LOSS_RISE = 3.0
@@ -41,10 +43,14 @@ _BLOCKS = 200
 """Blocks that a long series is seen in."""
 PARAMETER_RISE = 4.0
 """Times its earliest norm that a parameter must have grown: training moves a weight's by 2 to 3."""
+OUTSIDE_RISE = 1e4
+"""The same for a buffer that no one points at: running statistics may start far from their data."""
 TWO_POINTS = 8.0
 """The same where only two states are known, so that nothing shows the rise to be steady."""
 _STILL = 0.15
 """Share of a parameter's rise that must fall into the last half of its history."""
+_HUGE = 1e15
+"""Largest magnitude of an input from which on a sum of products may overflow in fp32."""
 _ENDS = (FaultKind.NAN, FaultKind.INF, FaultKind.NORM_OVERFLOW)
 
 
@@ -62,11 +68,16 @@ def growth_of(
     if origin is not None and not _may_end_a_growth(origin):
         return None
     found = log_growth(run.steps, step)
-    if found is None and origin is not None and _is_outgrown(origin):
-        found = parameter_growth(_all_norms(run, step, norms or {}), origin.parameter, step)
+    if found is not None or origin is None or not _is_outgrown(origin):
+        return found and replace(found, cause=_rate_clause(run.steps, found.since_step))
+    known = _all_norms(run, step, norms or {})
+    found, name = parameter_growth(known, origin.parameter, step), origin.parameter
+    if found is None and not origin.parameter:
+        found, name = _buffer_growth(run, known, origin.module, step)
     if found is None:
         return None
-    return replace(found, cause=_rate_clause(run.steps, found.since_step))
+    cause = _NOT_TRAINED if _is_outside(run, name) else _rate_clause(run.steps, found.since_step)
+    return replace(found, cause=cause)
 
 
 def as_growth(origin: Origin, growth: Growth) -> Origin:
@@ -86,6 +97,11 @@ def as_growth(origin: Origin, growth: Growth) -> Origin:
         chain=(link, *origin.chain),
         summary=f"{origin.summary[:-1]}; {describe(growth)}.",
     )
+
+
+def may_have_grown(origin: Origin) -> bool:
+    """Is it worth asking the norms of saved states whether a tensor was outgrown?"""
+    return _may_end_a_growth(origin) and _is_outgrown(origin)
 
 
 def describe(growth: Growth) -> str:
@@ -138,6 +154,29 @@ def parameter_growth(norms: Norms, parameter: str, step: int) -> Growth | None:
     return _growth(f"param_l2 of {parameter}", steps, values, root, len(values) - 1)
 
 
+_NOT_TRAINED = "no optimizer holds it: the loop, or the module itself, made it grow"
+
+
+def _buffer_growth(run: Run, norms: Norms, module: str, step: int) -> tuple[Growth | None, str]:
+    """The steepest rise of a module's own tensors that no optimizer holds, and whose it is."""
+    names = {name for at in norms.values() for name in at}
+    own = sorted(n for n in names if n.rpartition(".")[0] == module and _is_outside(run, n))
+    found = ((parameter_growth(norms, name, step), name) for name in own)
+    risen = [
+        (growth, name)
+        for growth, name in found
+        if growth is not None and growth.last_value >= OUTSIDE_RISE * growth.first_value
+    ]
+    return max(risen, key=lambda pair: pair[0].rate, default=(None, ""))
+
+
+def _is_outside(run: Run, name: str) -> bool:
+    """Is it a tensor that no optimizer moves, as far as the manifest tells?"""
+    if run.manifest is None or not run.manifest.parameters:
+        return False
+    return all(p.group < 0 for p in run.manifest.parameters if p.name == name or name in p.tied)
+
+
 def _may_end_a_growth(origin: Origin) -> bool:
     """Bad data, a bad leaf, a reset scale and faults of what was applied have another cause."""
     leaf = origin.operator == "input" or ":" in origin.operator
@@ -147,7 +186,12 @@ def _may_end_a_growth(origin: Origin) -> bool:
 
 def _is_outgrown(origin: Origin) -> bool:
     """Is it a forward operator that a parameter can have outgrown? Backward overflows by scale."""
-    return origin.kind is FaultKind.INF and origin.phase in ("forward", "loss")
+    if origin.phase not in ("forward", "loss"):
+        return False
+    if origin.kind is FaultKind.NAN:  # products that overflow with both signs
+        finite = all(not (tensor.nan or tensor.inf) for tensor in origin.inputs)
+        return finite and any(tensor.absmax >= _HUGE for tensor in origin.inputs)
+    return origin.kind is FaultKind.INF
 
 
 def _series(table: StepTable, name: str, step: int) -> tuple[IntArray, FloatArray]:
@@ -161,7 +205,7 @@ def _series(table: StepTable, name: str, step: int) -> tuple[IntArray, FloatArra
 
 def _rise(steps: IntArray, values: FloatArray, signal: str) -> Growth | None:
     """The rise that a series ends with, if it ends with one."""
-    if len(values) < LEAST_ROWS:
+    if len(values) < FEWEST_ROWS:
         return None
     size = max(1, len(values) // _BLOCKS)
     blocks = _blocks(values, size)
@@ -173,7 +217,7 @@ def _rise(steps: IntArray, values: FloatArray, signal: str) -> Growth | None:
     noise = 1.4826 * float(np.median(np.abs(quiet))) if len(quiet) > 4 else 0.0
     root = _root(blocks, lowest, 3 * noise)
     path = blocks[root:]
-    if len(path) < LEAST_ROWS or float(np.mean(np.diff(path) > 0)) < STEADY:
+    if not _is_long_enough(path) or float(np.mean(np.diff(path) > 0)) < STEADY:
         return None
     if float(np.diff(path).max()) > LEAP * (float(path.max()) - float(path[0])):
         return None
@@ -182,6 +226,14 @@ def _rise(steps: IntArray, values: FloatArray, signal: str) -> Growth | None:
         low = np.flatnonzero(near <= blocks[lowest] + max(_QUIET, 3 * noise))
         return _growth(signal, steps, 10.0**values, int(low[-1]), top)
     return _growth(signal, steps, 10.0**values, root, top)
+
+
+def _is_long_enough(path: FloatArray) -> bool:
+    """Does a rise go through enough values, or through fewer that are beyond doubt?"""
+    if len(path) >= LEAST_ROWS:
+        return True
+    steep = len(path) >= FEWEST_ROWS and float(path[-1] - path[0]) >= NORM_ALONE
+    return steep and bool(np.all(np.diff(path) > 0))
 
 
 def _root(values: FloatArray, lowest: int, noise: float) -> int:

@@ -16,10 +16,16 @@ STATES = 4
 
 @torch.no_grad()
 def parameter_norms(session: Session) -> dict[str, float]:
-    """The L2 norm of every trained parameter as the session stands; one blocking read."""
-    named = tracked_parameters(session.model, session.training.optimizers)
-    norms = read_scalars(l2_norms([parameter for _, parameter in named]))
-    return {name: norm for (name, _), norm in zip(named, norms, strict=True)}
+    """The L2 norm of every parameter and floating buffer as the session stands; one blocking read.
+
+    Those that no optimizer holds are among them: the average of a teacher can grow, too.
+    """
+    named = dict(tracked_parameters(session.model, session.training.optimizers))
+    for name, tensor in (*session.model.named_parameters(), *session.model.named_buffers()):
+        if tensor.is_floating_point() and tensor.numel():
+            named.setdefault(name, tensor)
+    norms = read_scalars(l2_norms(list(named.values())))
+    return dict(zip(named, norms, strict=True))
 
 
 def norms_until(session: Session, before: MemoryState) -> dict[int, dict[str, float]]:

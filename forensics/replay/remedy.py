@@ -20,6 +20,7 @@ from forensics.replay.trial_plans import (
     FP64,
     HALF_RATE,
     SCALE_ONE,
+    TENTH_RATE,
     WITHOUT_BATCH,
     WITHOUT_SAMPLES,
 )
@@ -97,12 +98,25 @@ def _advice(origin: Origin | None, growth: Growth | None, table: Sequence[WhatIf
     grew = growth is not None or (origin is not None and origin.kind is FaultKind.GROWTH)
     if origin is not None and grew and "not divided by" in origin.summary:
         return "divide the loss of each micro-batch by their number"
+    if growth is not None and growth.cause.startswith("no optimizer"):
+        return f"mend what changes {growth.signal.rpartition(' ')[2]} in each step"
     if origin is None or (grew and not is_product(origin)):
-        what = growth.signal if growth is not None else "it"
-        known = any(t.finite and t.change == HALF_RATE for t in table)
-        return f"find what makes {what} grow" if grew and not known else ""
+        return _against_growth(growth, table) if grew else ""
     refuted = any(t.finite is False and t.change.startswith(CLIP) for t in table)
     return advice_for(origin, clip_fails=refuted)
+
+
+def _against_growth(growth: Growth | None, table: Sequence[WhatIf]) -> str:
+    """What helps against a growth; nothing where a lower rate is proven to."""
+    rates = {t.change: t.finite for t in table if t.change in (HALF_RATE, TENTH_RATE)}
+    if True in rates.values():
+        return ""
+    if growth is None:
+        return "find what makes it grow"
+    of_log = not growth.signal.startswith("param_l2")
+    if of_log and rates.get(HALF_RATE) is False and TENTH_RATE not in rates:
+        return "lower the learning rate by much more than half, or warm it up"
+    return f"find what makes {growth.signal} grow"
 
 
 def _not_reproduced(origin: Origin | None) -> Iterator[str]:
@@ -145,7 +159,7 @@ def _proven(
     if SCALE_ONE in finite:
         yield f"A lower loss scale cures it: with 1 {_proof(finite[SCALE_ONE], step)}."
     for change, trial in finite.items():
-        if change == HALF_RATE or change.startswith(CLIP):
+        if change in (HALF_RATE, TENTH_RATE) or change.startswith(CLIP):
             yield (
                 f"{_capital(change)} from step {trial.from_step:,} on: {_carries_on(trial, step)}."
             )

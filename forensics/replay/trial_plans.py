@@ -24,6 +24,7 @@ SCALE_ONE = "loss scale 1"
 WITHOUT_SAMPLES = "without the guilty samples"
 WITHOUT_BATCH = "without the batch"
 HALF_RATE = "half the learning rate"
+TENTH_RATE = "a tenth of the learning rate"
 CLIP = "clip at"
 """How the changes are called."""
 
@@ -207,13 +208,17 @@ def early_plans(
 ) -> Iterator[Plan]:
     """What there is to try from the root on: a lower rate, and a clip where nothing clips."""
     yield Plan(change=HALF_RATE, changes=Changes(lr_factor=0.5), until=until)
-    first = max(0, root_step - _TYPICAL_OF)
-    rows = [session.recorded(step) for step in range(first, first_bad_step)]
+    if root_step < first_bad_step:
+        less, needless = Changes(lr_factor=0.1), (HALF_RATE,)
+        yield Plan(change=TENTH_RATE, changes=less, until=until, needless=needless)
+    begin = max(0, root_step - _TYPICAL_OF)
+    rows = [session.recorded(step) for step in range(begin, first_bad_step)]
     known = [row for row in rows if row is not None]
     if session.config.max_norm is not None or any("grad_l2_post_clip" in row for row in known):
         return  # it clips already
     measured = [row for row in known if math.isfinite(row.get("grad_l2_pre_clip", math.nan))]
-    calm = [row for row in measured if row["step"] < root_step] or measured[:_FIRST]
-    norms = [row["grad_l2_pre_clip"] for row in calm]
-    limit = float(f"{statistics.median(norms):.2g}") if any(norms) else 1.0
+    calm = [row["grad_l2_pre_clip"] for row in measured if row["step"] < root_step]
+    first = [row["grad_l2_pre_clip"] for row in measured[:_FIRST]]
+    usual = statistics.median(calm) if calm else min(first, default=0.0)  # the first ones grow, too
+    limit = float(f"{usual:.2g}") or 1.0
     yield Plan(change=f"{CLIP} {limit:g}", changes=Changes(max_norm=limit), until=until)

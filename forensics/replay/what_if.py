@@ -119,6 +119,8 @@ def what_if_from(
     _announce(announce, len(chosen), len(chosen) * (until - start + 1), seconds)
     found: list[WhatIf] = []
     for plan in chosen:
+        if any(trial.finite and trial.change in plan.needless for trial in found):
+            continue
         session.go_to(start)
         found.append(_try(session, plan, rules))
     return tuple(found)

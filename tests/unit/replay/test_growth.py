@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forensics.diagnose.bisection_result import FaultKind, Origin
+from forensics.diagnose.bisection_result import FaultKind, Origin, TensorFacts
 from forensics.replay.growth import as_growth, describe, growth_of, log_growth, parameter_growth
 from forensics.replay.parameter_norms import norms_until, parameter_norms
 from forensics.replay.session import Session
+from forensics.runlog.manifest import Manifest, ParameterInfo
 from forensics.runlog.params import ParamStore, ParamWriter
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
@@ -188,3 +190,48 @@ def test_norms_are_taken_at_the_saved_states_and_the_session_is_put_back(session
     assert norms[0] != norms[8]
     assert session.step_index == 9
     assert session.departure(session.run_step()) is None
+
+
+def test_a_divergence_of_four_rows_is_a_growth_and_four_rows_of_noise_are_none():
+    norms = [2.44, 31.1, 1.29e5, 3.5e16, np.nan]
+    growth = growth_of(run_of(log([4.4, 38.6, 2.2e6, 2.7e21, np.inf], norms, 3.0)), 4, OVERFLOW)
+    assert (growth.signal, growth.since_step, growth.until_step) == ("grad_l2_pre_clip", 0, 3)
+    up_and_down = [2.0, 300.0, 20.0, 900.0, np.nan]
+    assert growth_of(run_of(log([1.0, 1.0, 1.0, 5.0, np.inf], up_and_down)), 4, OVERFLOW) is None
+
+
+def _with_teacher(name: str, group: int) -> Run:
+    infos = (ParameterInfo(name="student.weight"), ParameterInfo(name=name, group=group))
+    return replace(run_of(log([1.0] * 60, [2.0] * 60)), manifest=Manifest(parameters=infos))
+
+
+def _product(parameter: str, largest: float) -> Origin:
+    one = {"dtype": "float32", "shape": (4, 4), "nan": 0, "inf": 0, "numel": 16}
+    inputs = (TensorFacts(absmax=largest, **one),)
+    return Origin(
+        kind=FaultKind.NAN,
+        phase="forward",
+        operator="aten.addmm",
+        module="teacher",
+        parameter=parameter,
+        inputs=inputs,
+    )
+
+
+def test_a_tensor_that_no_optimizer_holds_is_the_root_of_a_growth():
+    norms = {step: {"teacher.bias": 0.4 * 1.9**step} for step in (0, 20, 40, 60)}
+    run = _with_teacher("teacher.bias", -1)
+    growth = growth_of(run, 60, _product("teacher.bias", 6e19), norms)
+    assert (growth.signal, growth.since_step) == ("param_l2 of teacher.bias", 0)
+    assert growth.rate == pytest.approx(1.9)
+    assert growth.cause.startswith("no optimizer holds it")
+    assert growth_of(run, 60, _product("teacher.bias", 6.0), norms) is None
+
+
+def test_a_buffer_of_the_module_is_the_root_only_where_it_grew_beyond_statistics():
+    run = _with_teacher("teacher.weight", -1)
+    for factor, found in ((1.9, True), (1.05, False)):
+        norms = {s: {"teacher.average": factor**s, "other.x": 3.0**s} for s in (0, 20, 40, 60)}
+        growth = growth_of(run, 60, _product("", 6e19), norms)
+        assert (growth is not None) is found
+        assert growth is None or growth.signal == "param_l2 of teacher.average"

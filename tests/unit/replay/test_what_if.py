@@ -105,7 +105,7 @@ def test_half_the_rate_puts_a_divergence_off(tmp_path: Path) -> None:
 def test_a_run_that_clips_is_not_told_to(tmp_path: Path) -> None:
     with before_step(tmp_path, "fp16-overflow", 9, steps=12) as (session, _):
         changes = [trial.change for trial in what_if_from(session, 8, 9, further_steps=1)]
-    assert changes == ["half the learning rate"]
+    assert not [change for change in changes if change.startswith("clip")]
 
 
 def test_skips_of_a_scaler_at_work_are_no_fault(tmp_path: Path) -> None:
