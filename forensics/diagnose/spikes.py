@@ -34,6 +34,10 @@ TAIL = 0.45
 """Share of the height at which a tail is counted: below it Gaussian noise reaches too."""
 CONTEXT = 4000
 """Values before a crowd of spikes that show the tail of the noise."""
+GROWTH, LEAST_GROWTH = 10, 6
+"""Values from a rise on that tell a jump from growth that goes on, and the fewest steps of them."""
+EVEN = 4.0
+"""Times the median rise that one value may rise by in growth that goes on."""
 _SAMPLES = 25
 
 
@@ -157,6 +161,7 @@ def find_spikes(series: FiniteSeries, bad: BoolArray, large: Large, z: float) ->
     near = row_medians(_around(line.values, first - NEAR, NEAR))
     level = np.fmin(line.center(first), near)
     kept = _abrupt(line.values, first, level, near) & large(line.values[peak], level)
+    kept &= ~_geometric(line.values, first)
     first, last, peak, level = first[kept], last[kept], peak[kept], level[kept]
     height = line.values[peak] - level
     after, flat = _aftermath(line, first, peak, level, height)
@@ -209,6 +214,15 @@ def _abrupt(values: FloatArray, first: IntArray, level: FloatArray, near: FloatA
     index = np.minimum(first[:, None] + np.arange(NEAR), len(values) - 1)
     top = values[index].max(axis=1, initial=-np.inf) if len(first) else level
     return np.isnan(earlier) | (top - earlier >= SETTLED * (top - level))
+
+
+def _geometric(values: FloatArray, first: IntArray) -> BoolArray:
+    """Does it go on growing by about the same factor a value from there on?"""
+    steps = np.diff(_around(values, first - 1, GROWTH), axis=1)
+    known = np.isfinite(steps).sum(axis=1) >= LEAST_GROWTH
+    rising = ~(steps <= 0).any(axis=1)
+    even = np.fmax.reduce(steps, axis=1) <= EVEN * row_medians(steps)
+    return np.asarray(known & rising & even, dtype=bool)
 
 
 def _aftermath(

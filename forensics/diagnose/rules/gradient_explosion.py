@@ -119,7 +119,7 @@ def _cause(signals: Signals, growth: Growth) -> str:
     worse = is_harmful(signals, growth)
     along = "the loss rises with it" if worse else "the loss does not show it yet"
     if state.phase in (Phase.WARMING_UP, Phase.AT_PEAK, Phase.JUMPED) or growth.first < 20:
-        told = f" ({state.text})" if state.text else ""
+        told = f" ({state.text.replace('was calm', 'was constant')})" if state.text else ""
         return f"The learning rate is above what these weights bear{told}; {along}."
     told = f" while {state.text}" if state.text else ""
     return (

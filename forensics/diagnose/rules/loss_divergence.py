@@ -30,16 +30,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.loss_course import Course, course
+from forensics.diagnose.loss_course import LATEST, Course, course
 from forensics.diagnose.loss_rise import LEAST, RISE, Rise, find_rise
 from forensics.diagnose.low_start import starts_low
 from forensics.diagnose.moving_target import follows_its_target
+from forensics.diagnose.optimizer_facts import climbs_the_loss
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
 from forensics.diagnose.series import median, theil_sen
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import norm_spiked
 from forensics.diagnose.wording import factor, number, percent, power_of_two
+from forensics.runlog.steps import IntArray
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
     yield Finding(
         rule="loss-divergence",
         severity=Severity.INFO if known else severity,
-        message=_message(signals, rise, shift),
+        message=_message(signals, path, rise, shift),
         first_step=signals.step_at(rise.first),
         last_step=signals.last_step,
         evidence=(
@@ -122,9 +124,18 @@ def _learns_on(path: Course, rise: Rise) -> bool:
     return len(after) >= 4 and theil_sen(after) * len(after) < -3 * path.noise
 
 
-def _message(signals: Signals, rise: Rise, shift: bool) -> str:
+def _logged(signals: Signals, rows: IntArray, level: float) -> str:
+    """The logged loss that is nearest to a level: a median of blocks is in no log."""
+    losses = signals.loss[rows]
+    return number(float(losses[np.argmin(np.abs(losses - level))]) if len(losses) else level)
+
+
+def _message(signals: Signals, path: Course, rise: Rise, shift: bool) -> str:
     since = f"{signals.step_at(rise.first):,}"
-    levels = f"from {number(rise.level)} to {number(rise.end)}"
+    latest = path.rows[int(path.bounds[-LATEST - 1]) :]
+    low, high = (-9, -2) if rise.final else (max(path.best - 1, 0), path.best + 2)
+    start = _logged(signals, path.rows[int(path.bounds[low]) : int(path.bounds[high])], rise.level)
+    levels = f"from {start} to {_logged(signals, latest, rise.end)}"
     share = f" (+{percent(rise.share)})" if rise.share < 10 else ""
     if shift:
         return f"the level of the loss stepped up {levels}{share} at step {since}"
@@ -151,12 +162,15 @@ def _lead(signals: Signals, row: int) -> list[str]:
 
 
 def _cause(signals: Signals, rise: Rise, shift: bool) -> str:
+    if climbs_the_loss(signals):
+        return "The optimizer was made with maximize=True: it climbs the loss, as run.json says."
     if shift:
         return "Other data or another mixture from here on is the usual reason (a curriculum)."
     state = rate_state(signals, rise.first)
     lead = [text for text in (state.text, *_lead(signals, rise.first)) if text]
     told = f" At the turn {' and '.join(lead)}." if lead else ""
     if state.phase in (Phase.AT_PEAK, Phase.JUMPED, Phase.WARMING_UP) or rise.first < 20:
+        told = told.replace("was calm", "was constant")
         return f"The learning rate is too high for these weights.{told}"
     return (
         f"Late divergence: a schedule that stays too high, statistics that drift (BatchNorm, an "
@@ -166,6 +180,8 @@ def _cause(signals: Signals, rise: Rise, shift: bool) -> str:
 
 def _remedy(signals: Signals, rise: Rise, shift: bool) -> str:
     at = f"{signals.step_at(rise.first):,}"
+    if climbs_the_loss(signals):
+        return "Make the optimizer without maximize=True, or give it the negative of the loss."
     if shift:
         return f"Nothing to do if the data change at step {at}; else look there."
     state = rate_state(signals, rise.first)

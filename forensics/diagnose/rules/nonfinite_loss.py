@@ -67,7 +67,7 @@ def nonfinite_loss(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
                 ),
             ),
             cause=_cause(signals, before),
-            remedy=_remedy(signals, before, to_end),
+            remedy=_remedy(signals, before, to_end) + _resume(signals, episode, before, to_end),
         )
 
 
@@ -77,7 +77,31 @@ def _message(signals: Signals, episode: Episode, before: Onset, to_end: bool) ->
     when = stretch(signals, episode, signals.loss_bad | silent, to_end)
     ends = ", and the log ends there" if to_end and episode.rows == 1 else ""
     back = "" if to_end else ", and finite again after it"
-    return f"loss is {kind} {when} ({last_value(signals, before)}){ends}{back}"
+    last = last_value(signals, before) + (_between(signals, episode) if to_end else "")
+    return f"loss is {kind} {when} ({last}){ends}{back}"
+
+
+def _between(signals: Signals, episode: Episode) -> str:
+    """The last finite loss among the bad ones, as a clause; empty where none is."""
+    inside = slice(episode.first, episode.last + 1)
+    sound = np.flatnonzero(signals.present("loss")[inside] & ~signals.loss_bad[inside])
+    if not len(sound):
+        return ""
+    row = episode.first + int(sound[-1])
+    at = f"{signals.step_at(row):,}"
+    return f" before it; the last finite one of all {number(float(signals.loss[row]))} at {at}"
+
+
+def _resume(signals: Signals, episode: Episode, before: Onset, to_end: bool) -> str:
+    """Where to go on from, where nothing finite came after and the advice does not say it yet."""
+    said = before.bad_lr or before.applied_before or before.grew
+    if said or not to_end or episode.rows < 2 or before.last_loss_row is None:
+        return ""
+    last = signals.step_at(before.last_loss_row)
+    return (
+        f" Nothing finite came after: the weights may be NaN, so resume from a checkpoint of step "
+        f"{last:,} or before."
+    )
 
 
 def _cause(signals: Signals, before: Onset) -> str:
@@ -115,8 +139,11 @@ def _remedy(signals: Signals, before: Onset, to_end: bool) -> str:
             f"A smaller loss scale cannot help: it is applied after the loss. Check the batch of "
             f"{again}, and compute that operation in fp32, or run in bf16 where the device has it."
         )
+    earliest, step = signals.table.first_of(before.row), signals.step_at(before.row)
+    several = earliest < step
+    batch = f"batches of steps {earliest:,} to {step:,}" if several else "batch of this step"
     return (
-        "Check the batch of this step for NaN, empty or ignored labels; then use forms that take "
+        f"Check the {batch} for NaN, empty or ignored labels; then use forms that take "
         "logits (log_softmax, BCE with logits), clamp or add an epsilon before log, sqrt and "
         "division, and keep at least one unmasked key in each softmax row."
     )

@@ -3,6 +3,8 @@ import pytest
 
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.rules.loss_divergence import loss_divergence
+from forensics.diagnose.wording import number
+from forensics.runlog.manifest import Manifest
 from tests.unit.diagnose.healthy import Columns, found, healthy_columns, serious
 
 
@@ -32,6 +34,14 @@ def test_fires_at_the_turn(kind: str, rows: int, onset: int, amount: float) -> N
     assert finding.severity is Severity.ERROR
     assert abs(finding.first_step - onset) <= max(5, 0.05 * rows)
     assert finding.last_step == rows - 1
+
+
+def test_the_losses_that_it_quotes_are_in_the_log() -> None:
+    loss = np.concatenate([2.5 * 0.95 ** np.arange(30), 0.5 * 1.6 ** np.arange(30)])
+    (finding,) = found(loss_divergence, {"step": np.arange(60), "loss": loss})
+    quoted = finding.message.partition(" from ")[2].partition(":")[0].split()
+    logged = {number(float(value)) for value in loss}
+    assert {quoted[0], quoted[2]} <= logged
 
 
 def test_fires_as_a_warning_at_a_small_but_steady_rise() -> None:
@@ -134,3 +144,11 @@ def test_a_noisy_loss_that_climbs_slowly_and_settles_is_an_info() -> None:
 def test_what_lacks_one_of_its_signs_is_a_divergence(rise: np.ndarray, noise: float) -> None:
     (finding,) = serious(found(loss_divergence, value_loss(rise, noise)))
     assert finding.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize("maximize", [True, False])
+def test_an_optimizer_that_climbs_is_the_cause(maximize: bool) -> None:
+    manifest = Manifest(optimizer={"name": "sgd", "maximize": maximize})
+    (finding,) = found(loss_divergence, rising(2_000, 5, 2.0), manifest)
+    assert ("maximize=True" in finding.cause) is maximize
+    assert ("maximize=True" in finding.remedy) is maximize

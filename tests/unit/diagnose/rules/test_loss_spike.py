@@ -22,6 +22,13 @@ def test_fires_at_a_spike_as_an_info_when_it_recovers(rows: int, at: int, factor
     assert finding.first_step == at
 
 
+@pytest.mark.parametrize("growth", [1.6, 4.0])
+def test_silent_on_growth_by_one_factor_a_step(growth: float) -> None:
+    """A smooth exponential jumps nowhere: it is the divergence that is told."""
+    loss = np.concatenate([2.5 * 0.95 ** np.arange(30), 0.5 * growth ** np.arange(30)])
+    assert found(loss_spike, {"step": np.arange(60), "loss": loss}) == []
+
+
 def test_fires_as_a_warning_at_a_loss_no_sound_sample_has() -> None:
     (finding,) = found(loss_spike, spiked(20, [9], 1e16))
     assert finding.severity is Severity.WARNING

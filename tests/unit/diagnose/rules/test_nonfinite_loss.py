@@ -24,6 +24,27 @@ def test_fires_on_a_loss_that_never_comes_back() -> None:
     assert finding.evidence[0].steps == (698, 699, 700, 701)
 
 
+def test_finite_losses_among_the_bad_ones_are_told_too() -> None:
+    columns = calm(200)
+    columns["loss"][150:] = NAN
+    columns["loss"][149], columns["loss"][155] = 2.41, 7.5
+    (finding,) = found(nonfinite_loss, run_of(columns))
+    assert finding.message == (
+        "loss is NaN first at step 150, and at every step from 156 on (last finite value 2.41 at "
+        "149 before it; the last finite one of all 7.5 at 155)"
+    )
+
+
+def test_a_loss_that_never_comes_back_says_where_to_resume() -> None:
+    columns = calm(200)
+    columns["loss"][150:] = NAN
+    (finding,) = found(nonfinite_loss, run_of(columns, FP32))
+    assert finding.remedy.endswith("resume from a checkpoint of step 149 or before.")
+    columns["loss"][151:] = 2.0
+    (finding,) = found(nonfinite_loss, run_of(columns, FP32))
+    assert "resume from" not in finding.remedy
+
+
 def test_fires_as_a_warning_on_one_bad_batch_that_was_skipped() -> None:
     columns = calm(300)
     columns["loss"][120] = INF
