@@ -73,8 +73,19 @@ def _mask_origin(trace: StepTrace) -> Origin | None:
         chain=(_link_of(mask), ChainLink(phase="", what=what, kind=damage.kind)),
         summary=(
             f"an infinity that {mask.operator}{where} put there on purpose came through to the "
-            f"{what}: a mask that covers everything?"
+            f"{what}: {_how_much(mask)}"
         ),
+    )
+
+
+def _how_much(mask: Birth) -> str:
+    """A mask over everything, or a part of it that something read all the same."""
+    stats = mask.output
+    if stats is None or stats.inf == stats.numel:
+        return "a mask that covers everything?"
+    return (
+        f"{stats.inf:,} of {stats.numel:,} elements are masked, and what is made of them reads "
+        "them too, such as a sum over all classes (label smoothing) or a masked label"
     )
 
 
@@ -196,6 +207,7 @@ def raised_origin(raised: Raised) -> Origin:
         operator=raised.function,
         module=raised.module,
         source_line=raised.source_line,
+        inputs=tuple(facts_of(stats) for stats in raised.inputs),
         chain=(ChainLink(phase=str(raised.phase), what="exception", name=raised.function),),
         summary=f"{what} raised {raised.message}",
         traceback=raised.traceback,

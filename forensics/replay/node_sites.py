@@ -19,17 +19,23 @@ from forensics.replay.tensor_stats import float_tensors
 
 _SITE = "forensics_call_site"
 """Key of the node's own metadata."""
+_EDITED = "modified by an inplace operation"
+"""How autograd says that a value which backward needs was changed since the forward."""
 
 
 @contextmanager
-def marking_nodes(parts: Parts, roots: list[Tensor]) -> Iterator[None]:
+def marking_nodes(
+    parts: Parts, roots: list[Tensor], edited: list[tuple[str, CallSite]]
+) -> Iterator[None]:
     """Tell every node that is made while the context lasts.
 
     Args:
         parts: who is who.
         roots: what ``backward()`` is called on is appended, detached.
+        edited: where ``backward()`` refuses a value that was changed in place, the node that needs
+            it is appended, with the site of its forward.
     """
-    with _custom_functions(parts), _Functions(parts, roots):
+    with _custom_functions(parts), _Functions(parts, roots, edited):
         yield
 
 
@@ -47,9 +53,11 @@ def site_of_node(node: Any) -> CallSite | None:
 class _Functions(TorchFunctionMode):
     """Above autograd: sees every function of torch that is called."""
 
-    def __init__(self, parts: Parts, roots: list[Tensor]) -> None:
+    def __init__(
+        self, parts: Parts, roots: list[Tensor], edited: list[tuple[str, CallSite]]
+    ) -> None:
         super().__init__()
-        self._parts, self._roots = parts, roots
+        self._parts, self._roots, self._edited = parts, roots, edited
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -57,7 +65,12 @@ class _Functions(TorchFunctionMode):
         del types
         if func is Tensor.backward:
             self._roots.append(args[0].detach())
-        out = func(*args, **(kwargs or {}))
+        try:
+            out = func(*args, **(kwargs or {}))
+        except RuntimeError as error:
+            if func is Tensor.backward and _EDITED in str(error):
+                self._edited += _edited_behind(args[0].grad_fn)
+            raise
         _tell(out, self._parts)
         return out
 
@@ -98,6 +111,34 @@ def _mark(node: Any, site: CallSite) -> None:
             continue
         here.metadata[_SITE] = site
         todo += [following for following, _ in here.next_functions]
+
+
+def _edited_behind(root: Any) -> Iterator[tuple[str, CallSite]]:
+    """The first node of a graph that kept a value which was changed since, if its site is known."""
+    todo, seen = [root], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        site = site_of_node(node)
+        if site is not None and _keeps_an_edited_value(node):
+            yield node_name(node), site
+            return
+        todo += [following for following, _ in node.next_functions]
+
+
+def _keeps_an_edited_value(node: Any) -> bool:
+    """Does a node refuse to give out what it kept? Those that ran already have let go of it."""
+    for name in dir(node):
+        if not name.startswith("_saved_") and name != "saved_tensors":
+            continue
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            if _EDITED in str(error):
+                return True
+    return False
 
 
 def _metadata(node: Any) -> dict[Any, Any]:

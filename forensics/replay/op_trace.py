@@ -10,7 +10,7 @@ of anything. A deliberate ±Inf, written by a fill or a mask from a constant, is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,6 +133,10 @@ class OpTrace:
         """Birth and kind of the last non-finite single number outside backward: a loss, a norm."""
         self.raised_in = ""
         """The operator that raised last, or empty."""
+        self.raised_inputs: tuple[TensorStats, ...] = ()
+        """Its floating inputs."""
+        self.edited: list[tuple[str, CallSite]] = []
+        """Nodes whose backward refused a value that was changed in place, with their forward."""
         self.parameter_names = parameter_names(model)
         self._descent: dict[int, int] = {}
         self._unused: set[int] = set()  # leaves of the data that no operator has used yet
@@ -202,7 +206,7 @@ class OpTrace:
         try:
             out = func(*args, **kwargs)
         except Exception:
-            self.raised_in = self.raised_in or call.name
+            self._note_refusal(call, lanes[0])
             raise
         self._note_reading(call, lanes[0])
         if not call.allocates:
@@ -226,6 +230,12 @@ class OpTrace:
                     call, found, node=node_name(node), module=site.module, line=site.source_line
                 )
             )
+
+    def _note_refusal(self, call: OperatorCall, lane: Lane) -> None:
+        if not self.raised_in:
+            self.raised_in = call.name
+            with suppress(RuntimeError):  # after a device-side assertion nothing can be read
+                self.raised_inputs = tuple(stats_of(t) for t in lane.inputs)
 
     def _note_scalar(self, result: Tensor, kind: str) -> None:
         index = self.origin_of(result) if result.numel() == 1 else None
@@ -310,7 +320,7 @@ class OpTrace:
 def _in_backward(birth: Birth, node: Any, site: CallSite) -> Birth:
     """A birth in backward belongs to the forward of its node, or to a forward recomputed there."""
     made = site_of_node(node)
-    at = site if site.in_module or made is None else made
+    at = site if site.in_module or made is None else made.entered_from(site)
     return replace(
         birth,
         phase=Phase.BACKWARD,
@@ -333,7 +343,7 @@ def _before(tensor: Tensor) -> _Before:
 @contextmanager
 def tracing(trace: OpTrace) -> Iterator[OpTrace]:
     """Trace every operator, forward and backward, that runs inside the ``with`` block."""
-    with marking_nodes(trace.parts, trace.roots), _Operators(trace):
+    with marking_nodes(trace.parts, trace.roots, trace.edited), _Operators(trace):
         yield trace
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from forensics.diagnose.bisection_result import FaultKind, Origin
 
 _LOG = "keep 0 out of the log: clamp its input, or use log_softmax or a loss that takes logits"
@@ -24,13 +26,24 @@ _INVERSE_ROOT = "add an epsilon inside the root: of 0 it is infinite"
 _HALF_INVERSE_ROOT = (
     "add an epsilon that the dtype can hold (1e-12 is 0 in fp16), or compute it in fp32"
 )
+_MASK = (
+    "keep masked elements out of the loss (no label smoothing over them, no masked label), or fill "
+    "with a large negative number instead of -inf"
+)
 _CLASSES = "hold the labels against the number of classes: mend the data, or widen the head"
-_FACTOR = "add a small multiple of the identity before the factorisation: the matrix is singular"
+_FACTOR = (
+    "add a small multiple of the identity before the factorisation: the matrix is not positive "
+    "definite"
+)
+_SINGULAR = "add a small multiple of the identity to the matrix, or use lstsq: it is singular"
+_EDITED = "edit no value that backward needs: h = h + 1 or h.clone() instead of h += 1"
 _RAN_OUT = (
     "give the schedule as many steps as the run takes (a saved schedule brings its old total "
     "along: set it after loading)"
 )
 _NEGATIVE = "keep the schedule at or above 0: clamp it, or give it as many steps as the run takes"
+
+_LABEL = re.compile(r"Target (-?\d+) is out of bounds")
 
 _BY_OPERATOR: dict[str, str] = {
     "log": _LOG,
@@ -105,8 +118,9 @@ _BY_SUMMARY: dict[str, str] = {
 _BY_ERROR: dict[str, str] = {
     "nll_loss": _CLASSES,
     "cross_entropy": _CLASSES,
-    "linalg": _FACTOR,
     "cholesky": _FACTOR,
+    "linalg.inv": _SINGULAR,
+    "linalg.solve": _SINGULAR,
 }
 """By a part of the operator that raised."""
 _BY_CALL: dict[str, str] = {
@@ -163,6 +177,8 @@ def _advice(origin: Origin) -> str:
         return _applied(operator, origin)
     if origin.kind is FaultKind.EXCEPTION:
         return _raised(operator, origin)
+    if "put there on purpose" in origin.summary:
+        return _MASK
     place, colon, name = operator.partition(":")
     if colon and place in _MOVED:
         return f"{_MOVED[place]}: {name} is bad before the step begins"
@@ -182,6 +198,15 @@ def _advice(origin: Origin) -> str:
 
 def _raised(operator: str, origin: Origin) -> str:
     """What helps against an exception: mostly its own words do."""
+    if "modified by an inplace operation" in origin.summary:
+        return _EDITED
+    label = _LABEL.search(origin.summary)
+    if label and origin.inputs and origin.inputs[0].shape:
+        count = origin.inputs[0].shape[min(1, len(origin.inputs[0].shape) - 1)]
+        return (
+            f"label {label[1]} is none of the {count:,} classes, 0 to {count - 1:,}: mend the "
+            "data, or widen the head"
+        )
     if origin.phase == "scheduler":
         return _RAN_OUT if "total" in origin.summary else "mend the schedule: its step() raises"
     return next(

@@ -11,10 +11,13 @@ import torch
 
 from forensics.record.assembly import shortened
 from forensics.replay.call_site import Parts, Phase, site_of
+from forensics.replay.tensor_stats import TensorStats
 
 _TORCH = Path(torch.__file__).resolve().parent.as_posix() + "/"
 _VALUES = re.compile(r"\b(nans?|infs?|non-?finite|infinite|infinity)\b|invalid values", re.I)
 """How an exception says that a value was at fault."""
+_CHECKED = re.compile(r"(?:torch\.)?(linalg\.\w+):")
+"""How the check of a linear solver names it."""
 _WRAPPERS = frozenset({"forward", "wrapper", "decorate_context"})
 
 
@@ -30,6 +33,7 @@ class Raised:
         module: in whose forward; empty for none.
         source_line: the user's line.
         of_values: its text speaks of values that are not finite, or invalid.
+        inputs: the floating inputs of the operator that raised.
         by_user: a ``raise`` or ``assert`` of the user's own, rather than a refusal of torch.
         traceback: ``file.py:12  code`` of every line that is the user's, innermost last.
     """
@@ -40,6 +44,7 @@ class Raised:
     module: str
     source_line: str
     by_user: bool = False
+    inputs: tuple[TensorStats, ...] = ()
     of_values: bool = False
     traceback: tuple[str, ...] = ()
 
@@ -57,7 +62,7 @@ def describe_raised(error: BaseException, parts: Parts, operator: str = "") -> R
     site = site_of(inner, parts, in_backward=_in_backward(frames))
     function = next((name for frame, _ in inner if (name := _public_name(frame))), "")
     if not function or _called_below(inner) or (operator and _in_backward(frames)):
-        function = operator or function or type(error).__name__
+        function = _spoken(operator, error) or function or type(error).__name__
     phase = site.phase
     if _in_backward(frames) and not site.in_module:
         phase = Phase.BACKWARD
@@ -75,6 +80,12 @@ def describe_raised(error: BaseException, parts: Parts, operator: str = "") -> R
         by_user=not operator and _called_below(inner),
         traceback=tuple(lines),
     )
+
+
+def _spoken(operator: str, error: BaseException) -> str:
+    """An operator's name; where it is a private check of torch's, the function it checks for."""
+    said = _CHECKED.match(str(error))
+    return f"torch.{said[1]}" if said and "_linalg_check" in operator else operator
 
 
 def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:

@@ -62,6 +62,9 @@ def remedies(
         resume = [f"Nothing has to be undone: {sound}."]
     else:
         resume = [*_resume(checkpoints, root, growth, lasting=not over)]
+    if over and origin is not None and origin.kind is FaultKind.EXCEPTION:
+        again = f", once it is mended: it comes to step {first_bad_step:,} again."
+        resume = [text.replace(", the last good one.", again) for text in resume]
     if reproduces is False:
         return tuple([*_not_reproduced(origin), *resume][:AT_MOST])
     proven = [*_proven(table, growth, samples, first_bad_step, persistence)]
@@ -194,7 +197,8 @@ def _resume(
     """From which state, and before what."""
     good = [c.step for c in checkpoints if c.verdict == "good" and c.step <= root]
     if good and max(good) == 0 and growth is not None:
-        yield "Start anew: the growth began at step 0."
+        since = "at step 0" if not root else f"at step {root:,}, and no later state is from before"
+        yield f"Start anew: the growth began {since}."
         return
     later = any(c.step > root for c in checkpoints)
     if good and max(good) == 0 and lasting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -151,7 +151,8 @@ class StepTracer:
                 with tracing(self.trace):
                     self._loss = run_step()
             except Exception as error:
-                self._raised = describe_raised(error, self.trace.parts, self.trace.raised_in)
+                told = describe_raised(error, self.trace.parts, self.trace.raised_in)
+                self._raised = _at_its_forward(told, self.trace)
                 raise
         return self._loss
 
@@ -179,6 +180,21 @@ class StepTracer:
             restarted=self._seen.restarted,
             roots=tuple(float(root) for root in self.trace.roots),
         )
+
+
+def _at_its_forward(raised: Raised, trace: OpTrace) -> Raised:
+    """What raised with its inputs; a refused backward is told where its forward was called."""
+    raised = replace(raised, inputs=trace.raised_inputs)
+    if not trace.edited:
+        return raised
+    node, site = trace.edited[0]
+    return replace(
+        raised,
+        function=node,
+        module=site.module,
+        source_line=site.source_line,
+        traceback=site.traceback,
+    )
 
 
 def _take_in_leaves(

@@ -96,3 +96,31 @@ def test_an_exception_of_another_matter_is_not_put_down_to_a_value():
 
     origin = looked_into(training_of(model, []), run).origin
     assert origin.kind is FaultKind.EXCEPTION
+
+
+def test_an_edit_in_place_is_told_where_the_value_was_made():
+    model = nn.Linear(4, 1)
+
+    def run() -> Tensor:
+        hidden = model(torch.ones(2, 4)).sigmoid()
+        hidden += 1
+        hidden.mean().backward()
+        return hidden
+
+    origin = looked_into(training_of(model, []), run).origin
+    assert (origin.operator, origin.phase) == ("SigmoidBackward0", "backward")
+    assert ".sigmoid()" in origin.source_line
+
+
+def test_a_check_of_a_solver_is_named_by_the_solver_and_an_operator_tells_its_inputs():
+    model = nn.Linear(4, 4)
+
+    def run() -> Tensor:
+        return torch.linalg.cholesky(model(torch.zeros(4, 4)) * 0).sum()
+
+    def miss() -> Tensor:
+        return nn.functional.cross_entropy(model(torch.ones(2, 4)), torch.tensor([0, 4]))
+
+    assert looked_into(training_of(model, []), run).origin.operator == "torch.linalg.cholesky"
+    (scores,) = looked_into(training_of(model, []), miss).origin.inputs
+    assert scores.shape == (2, 4)

@@ -274,3 +274,43 @@ def test_underflow_is_cured_by_the_precision_that_was_tried() -> None:
     origin = _origin("aten.mm", FaultKind.APPLIED, "backward")
     told = remedies(origin, None, (_trial(BF16, True, until=103),), first_bad_step=100)
     assert told[0] == "bf16 carries it on: proven for 3 steps after it."
+
+
+def test_a_run_that_raised_comes_to_the_same_step_again() -> None:
+    found = remedies(
+        _origin("aten.nll_loss_forward", FaultKind.EXCEPTION, "loss"),
+        None,
+        [],
+        first_bad_step=100,
+        persistence=Persistence.TRANSIENT,
+        reproduces=True,
+        checkpoints=_states(80),
+    )
+    assert "Resume from step-80, once it is mended: it comes to step 100 again." in found
+
+
+@pytest.mark.parametrize(
+    ("operator", "summary", "words"),
+    [
+        ("aten.nll_loss_forward", "it raised IndexError: Target 5 is out of bounds.", "5 classes"),
+        ("aten.nll_loss_forward", "it raised IndexError: Target -1 is out of bounds.", "label -1"),
+        ("torch.linalg.cholesky", "it raised _LinAlgError: not positive-definite", "identity"),
+        ("torch.linalg.inv", "it raised _LinAlgError: the matrix is singular", "singular"),
+        (
+            "SigmoidBackward0",
+            "it raised RuntimeError: one of the variables needed for gradient computation has "
+            "been modified by an inplace operation: [torch.FloatTensor [2]]",
+            "edit no value",
+        ),
+        ("torch.linalg.svd", "it raised _LinAlgError: The algorithm failed to converge", ""),
+        ("aten.div", "it raised RuntimeError: sizes do not match", ""),
+    ],
+)
+def test_advice_against_an_exception_fits_what_it_says(
+    operator: str, summary: str, words: str
+) -> None:
+    facts = TensorFacts(dtype="float32", shape=(16, 5), absmax=1.0, nan=0, inf=0, numel=80)
+    origin = _origin(operator, FaultKind.EXCEPTION, "loss", summary=summary, inputs=(facts,))
+    advice = advice_for(origin)
+    assert words in advice
+    assert bool(words) is bool(advice)
