@@ -11,7 +11,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path, PurePath
 from types import FrameType
@@ -47,6 +47,7 @@ class CallSite:
         source_line: ``file.py:12  code`` of the innermost line that is the user's own.
         known: does the stack tell the phase?
         stack: file and line of the innermost frames that are the user's own, innermost first.
+        within: how many of them a backward node itself runs: a custom function's, a hook's.
     """
 
     phase: Phase
@@ -55,6 +56,14 @@ class CallSite:
     source_line: str
     known: bool = True
     stack: tuple[tuple[str, int], ...] = ()
+    within: int = 0
+
+    def entered_from(self, inner: CallSite) -> CallSite:
+        """This site with the user's lines in front that the backward of its node ran."""
+        if not inner.within:
+            return self
+        stack = (*inner.stack[: inner.within], *self.stack)[:_FRAMES]
+        return replace(self, source_line=describe_line(*stack[0]), stack=stack)
 
     @property
     def traceback(self) -> tuple[str, ...]:
@@ -140,7 +149,7 @@ def site_of(
     phase: Phase | None = None
     module: str | None = None
     stack: list[tuple[str, int]] = []
-    beyond = False
+    beyond, within = False, 0
     for frame, line in frames:
         path = PurePath(frame.f_code.co_filename).as_posix()
         if path == _TRACER:
@@ -157,11 +166,12 @@ def site_of(
             module = parts.modules.get(id(owner))
         if len(stack) < _FRAMES and is_users(path):
             stack.append((path, line))
+            within += in_backward and not beyond
     known = phase is not None or module is not None
     if phase is None:
         phase = Phase.LOSS if module is None else Phase.FORWARD
     source = describe_line(*stack[0]) if stack else ""
-    return CallSite(phase, module or "", module is not None, source, known, tuple(stack))
+    return CallSite(phase, module or "", module is not None, source, known, tuple(stack), within)
 
 
 def _phase_of(path: str, function: str) -> Phase | None:

@@ -130,7 +130,7 @@ def norm_origin(facts: StepFacts) -> Origin | None:
     true = facts.arrived() / facts.scale
     return Origin(
         kind=FaultKind.NORM_OVERFLOW,
-        phase=str(Phase.CLIP if lines else birth.phase),
+        phase=str(Phase.CLIP),  # what measures gradients is of the clip, whoever calls it
         operator=birth.operator,
         module=birth.module,
         parameter=name,

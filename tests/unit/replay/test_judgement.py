@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from forensics.diagnose.bisection_result import FaultKind
+from forensics.replay.operator_advice import advice_for
 from tests.unit.replay.small_loops import Loop, looked_into, seeded, training_of
 
 
@@ -173,6 +174,22 @@ def test_an_infinity_put_there_on_purpose_that_reaches_the_loss_is_told_as_such(
     assert "on purpose" in found.origin.summary
 
 
+def test_a_masked_class_that_a_smoothed_loss_reads_is_told_with_its_share():
+    model = nn.Linear(4, 3)
+    banned = torch.zeros(2, 3, dtype=torch.bool)
+    banned[1, 2] = True
+    training = training_of(model, [torch.optim.SGD(model.parameters(), 1e-3)])
+
+    def run() -> Tensor:
+        logits = model(seeded(2, 4)).masked_fill(banned, -math.inf)
+        return nn.functional.cross_entropy(logits, torch.tensor([0, 1]), label_smoothing=0.1)
+
+    origin = looked_into(training, run).origin
+    assert origin.operator == "aten.masked_fill"
+    assert "came through to the loss: 1 of 6 elements are masked" in origin.summary
+    assert "no label smoothing" in advice_for(origin)
+
+
 def test_a_norm_of_values_that_do_not_vary_does_not_blame_its_weight():
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, eps=0.0))
     with torch.no_grad():
@@ -234,7 +251,8 @@ def test_a_custom_function_is_named_by_its_backward_and_the_line_that_called_it(
     loop = Loop(model, torch.optim.SGD(model.parameters(), 1e-3), torch.ones(3, 2))
     origin = loop.examine().origin
     assert (origin.autograd_node, origin.phase, origin.module) == ("RootBackward", "backward", "0")
-    assert "Root.apply(self.scale)" in origin.source_line
+    assert "return gradient / (2 * x.sqrt())" in origin.source_line
+    assert "Root.apply(self.scale)" in origin.traceback[-2]
     assert (origin.parameter, origin.element) == ("0.scale", "[1]")
 
 

@@ -135,3 +135,33 @@ def test_a_norm_that_overflows_over_finite_gradients_is_a_kind_of_its_own():
     assert origin.operator == "aten._foreach_norm"
     assert origin.parameter == "0.weight"
     assert "true norm is 6e+20" in origin.summary
+
+
+class _Divides(torch.autograd.Function):
+    """Divides by what it saved, in a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient / (x - x)
+
+
+def test_a_custom_backward_is_blamed_at_its_own_line_and_called_from_its_forward():
+    model = nn.Linear(4, 1)
+    training = training_of(model, [torch.optim.SGD(model.parameters(), 1e-3)])
+
+    def run() -> Tensor:
+        loss = _Divides.apply(model(seeded(2, 4))).mean()
+        loss.backward()
+        return loss.detach()
+
+    origin = looked_into(training, run).origin
+    assert (origin.phase, origin.autograd_node) == ("backward", "_DividesBackward")
+    assert origin.source_line.endswith("return gradient / (x - x)")
+    assert origin.traceback[-1] == origin.source_line
+    assert "_Divides.apply" in origin.traceback[-2]

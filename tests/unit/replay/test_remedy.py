@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from forensics.replay.trial_plans import (
     FP64,
     HALF_RATE,
     SCALE_ONE,
+    TENTH_RATE,
     WITHOUT_BATCH,
     WITHOUT_SAMPLES,
 )
@@ -215,6 +218,57 @@ def test_advice_fits_the_operator(origin, words) -> None:
     advice = advice_for(origin)
     assert words in advice
     assert bool(words) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("operator", "phase", "summary", "words"),
+    [
+        ("OneCycleLR.get_lr", "scheduler", "The specified number of total steps is 9", "as many"),
+        ("aten.nll_loss_forward", "loss", "Target 5 is out of bounds.", "number of classes"),
+        ("torch.linalg.cholesky", "loss", "not positive-definite", "identity"),
+        ("aten.div", "forward", "it raised ValueError: mine", ""),
+    ],
+)
+def test_advice_on_an_exception_is_of_what_was_raised(operator, phase, summary, words) -> None:
+    advice = advice_for(_origin(operator, FaultKind.EXCEPTION, phase, summary=summary))
+    assert words in advice
+    assert bool(words) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("operator", "summary", "words"),
+    [
+        ("clip", "the clip came after the step: x.", "before optimizer.step()"),
+        ("lr_scheduler.step", "StepLR.step() was called 2 times in one step.", "once a step"),
+        ("learning rate", "the learning rate is -0.1.", "at or above 0"),
+        ("zero_grad", "zero_grad() is missing.", "zero_grad()"),
+    ],
+)
+def test_advice_on_what_was_applied_is_of_that_fault(operator, summary, words) -> None:
+    assert words in advice_for(_origin(operator, FaultKind.APPLIED, "clip", summary=summary))
+
+
+def test_an_epsilon_is_advised_for_the_dtype_at_hand() -> None:
+    def out(dtype):
+        return TensorFacts(dtype=dtype, shape=(2,), absmax=0.0, nan=0, inf=1, numel=2)
+
+    for operator in ("aten.rsqrt", "aten.addcdiv"):
+        assert "fp16" in advice_for(_origin(operator, output=out("float16")))
+        assert "fp16" not in advice_for(_origin(operator, output=out("float32")))
+
+
+def test_a_divergence_is_cured_by_its_rate_and_a_tensor_outside_the_optimizer_by_its_loop() -> None:
+    growth = replace(GROWTH, signal="grad_l2_pre_clip", cause="the learning rate was 3")
+    loss = _origin("aten.mse_loss", phase="loss")
+    bad = (_trial(HALF_RATE, False),)
+    told = remedies(loss, growth, bad, first_bad_step=100)
+    assert told[-1].startswith("Lower the learning rate by much more than half")
+    told = remedies(loss, growth, (*bad, _trial(TENTH_RATE, True)), first_bad_step=100)
+    assert told[0].startswith("A tenth of the learning rate from step")
+    assert not any("advice" in line for line in told)
+    outside = replace(GROWTH, signal="param_l2 of te.bias", cause="no optimizer holds it: the loop")
+    told = remedies(_origin("aten.addmm"), outside, (), first_bad_step=100)
+    assert told[-1].startswith("Mend what changes te.bias in each step")
 
 
 def test_a_power_of_a_large_number_overflows_and_is_not_near_zero() -> None:
