@@ -13,3 +13,9 @@ def divides_by_its_size(signals: Signals) -> bool | None:
     manifest = signals.run.manifest
     name = str(manifest.optimizer.get("name", "")).lower() if manifest is not None else ""
     return any(part in name for part in _ADAPTIVE) if name else None
+
+
+def climbs_the_loss(signals: Signals) -> bool:
+    """Was the optimizer made to maximize what backward is called on?"""
+    manifest = signals.run.manifest
+    return manifest is not None and manifest.optimizer.get("maximize") is True

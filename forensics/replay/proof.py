@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
+from forensics.replay.kept_gradients import kept_note
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.persistence import persistence
 from forensics.replay.replayed_step import ReplayedStep
@@ -57,7 +58,7 @@ class Proof:
         """
         step = self._state.step
         self._again()
-        if self.audit is None:
+        if self.audit is None and self.found["reproduces"] is not None:
             self._samples()
         if keep is not None:
             self.progress("writing the capsule", 0, 0)
@@ -80,6 +81,28 @@ class Proof:
         self.found.update(reproduces=seen.reproduces, replays=seen.replays)
         if seen.reproduces and not seen.alike:
             self.notes.append("the replays of the bad step are not bit-identical among themselves")
+        if not seen.reproduces and self._comes_back_from_earlier():
+            self.found["reproduces"] = None
+
+    def _comes_back_from_earlier(self) -> bool:
+        """Does it go bad again when trained from where the replay began, though not from here?"""
+        first, step = self.found.get("replayed_from"), self._state.step
+        if self.bad is None or first is None or first >= step:
+            return False
+        self.progress("again, from an earlier state", 0, 0)
+        session = self.session
+        begin = session.go_to(first)
+        while session.step_index < step:
+            session.run_step(check_state=False)
+        if not self.is_bad(session.run_step(check_state=False)):
+            return False
+        self.notes.append(
+            f"it does not come back from the state just before step {step:,}, but trained from "
+            f"step {begin:,} it does each time: the recipe keeps state of its own (an attribute, a "
+            "hidden state that is not detached) that no saved state holds; keep it in "
+            "Training(extra=…), or mend it there"
+        )
+        return True
 
     def _samples(self) -> None:
         self.progress("which samples", 0, 0)
@@ -95,6 +118,9 @@ class Proof:
             self.found["samples_note"] = guilty.note
 
     def _persistence(self) -> None:
+        log = None if self.bad is None else self.bad.log
+        skipped = log is not None and log.skipped and self.found["reproduces"]
+        kept = kept_note(self.session, self._state) if skipped else ""
         self.progress("does it persist", 0, 0)
         state = [self._state]
         self.before = None
@@ -107,6 +133,8 @@ class Proof:
             is_bad=self.is_bad,
             audit=self.audit or examine_step,
         )
+        if kept and self.found["persistence"] is Persistence.PERSISTENT:
+            self.notes.append(kept)
 
     def _what_if(self, further_steps: int) -> None:
         if self.audit is None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from forensics.diagnose.bisection_result import Origin
+from forensics.replay.applied_coverage import schedule_note
 from forensics.replay.memory_state import MemoryState
+from forensics.replay.mode_watch import Modes, mode_note, watching_modes
 from forensics.replay.session import Session
-from forensics.replay.step_forensics import audit_step
+from forensics.replay.step_forensics import audit
 
 OnStep = Callable[[str, int, int], None]
 
@@ -42,11 +44,20 @@ class SilentSearch:
         session: to replay with.
         progress: told what is under way.
         sound: steps that were looked into and found sound, ascending.
+        schedule: a sentence about a schedule that moves more often than once a step, or empty.
+        modes: in which modes the modules computed, by step that was looked into.
     """
 
     session: Session
     progress: OnStep
     sound: list[int] = field(default_factory=list)
+    schedule: str = ""
+    modes: dict[int, Modes] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is no fault for certain, but worth a word."""
+        return [note for note in (self.schedule, mode_note(self.modes)) if note]
 
     def find(self, steps: Iterable[int]) -> SilentFault | None:
         """Look into these steps in ascending order; the first fault, dated, or None."""
@@ -63,10 +74,13 @@ class SilentSearch:
         """The fault of one step, or None."""
         self._stand_before(step)
         before = self.session.capture()
-        origin = audit_step(self.session, before=before)
-        if origin is None:
+        with watching_modes(self.session.model) as modes:
+            examined = audit(self.session, before=before)
+        self.modes[step] = modes
+        if examined.origin is None:
+            self.schedule = self.schedule or schedule_note(examined.facts)
             return None
-        return SilentFault(step=step, origin=origin, before=before)
+        return SilentFault(step=step, origin=examined.origin, before=before)
 
     def _stand_before(self, step: int) -> None:
         """Go there from a saved state, or from where the session stands if that is nearer."""

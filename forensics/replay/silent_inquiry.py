@@ -23,6 +23,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
     search = SilentSearch(session=session, progress=case.progress)
     fault = search.find(_worth_a_look(case, session))
     case.sound = search.sound
+    case.notes += search.notes
     if fault is not None:
         _silently_located(case, session, fault)
     elif (

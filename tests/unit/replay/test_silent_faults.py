@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from forensics.diagnose.bisection_result import FaultKind, Origin
 from forensics.replay import silent_faults
@@ -28,6 +30,7 @@ class FakeSession:
     step_index: int = 0
     steps_run: int = 0
     looked: list[int] = field(default_factory=list)
+    model: nn.Module = field(default_factory=nn.Identity)
 
     def states(self) -> tuple[int, ...]:
         return self.saved
@@ -45,17 +48,19 @@ class FakeSession:
         self.steps_run += 1
 
 
-def audit(session: Any, *, before: int) -> Origin | None:
+def audit(session: Any, *, before: int) -> Any:
     assert session.step_index == before
     session.looked.append(before)
     session.step_index += 1
     operator = session.wrong.get(before)
-    return None if operator is None else origin(operator)
+    calls = SimpleNamespace(schedulers=[])
+    facts = SimpleNamespace(events=calls, micro_batches=1, taken=[])
+    return SimpleNamespace(origin=None if operator is None else origin(operator), facts=facts)
 
 
 @pytest.fixture(autouse=True)
 def _faked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silent_faults, "audit_step", audit)
+    monkeypatch.setattr(silent_faults, "audit", audit)
 
 
 def find(session: FakeSession, *steps: int) -> SilentFault | None:
