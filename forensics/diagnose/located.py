@@ -172,7 +172,8 @@ def _told(verdict: Verdict, summary: str, result: BisectionResult, step: int) ->
         summary=summary,
         timeline=(*before, entry, *after),
         undecided=() if answered else verdict.undecided,
-        next_command=command or _not_bisect(verdict.next_command),
+        # A located fault is told here in full: what the log alone would ask for leads back.
+        next_command=command,
     )
 
 
@@ -180,8 +181,3 @@ def _step_of(entry: TimelineEntry) -> int:
     """The step that an entry begins at; -1 where it tells none."""
     digits = re.match(r"[\d,]+", entry.when)
     return int(digits.group().replace(",", "")) if digits else -1
-
-
-def _not_bisect(command: str) -> str:
-    """No bisection again: its answer is in this report."""
-    return "" if command.startswith("forensics bisect") else command

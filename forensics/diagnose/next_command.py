@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 
@@ -34,6 +35,8 @@ REPLAYED = frozenset(
     }
 )
 """Roots whose operator, parameter or sample the log does not tell, and a replay does."""
+FROM_THE_START = 1_000
+"""Step up to which a training is made again from its first step: minutes for a small model."""
 _OF_THE_LOG = ("broken-log", "resume-seam", "stuck-log")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SPACINGS = (1, 2, 5, 10, 20, 50, 100)
@@ -43,13 +46,18 @@ _SPACINGS = (1, 2, 5, 10, 20, 50, 100)
 def next_command(signals: Signals, root: Finding) -> str:
     """One command line that can be pasted.
 
-    A replay from the run's checkpoints where that names what the log cannot, or the recording
-    that would have left some; else the parameters where the snapshots have something to show at
-    that step; else what the rule says of itself.
+    A replay from the run's checkpoints where that names what the log cannot, or from step 0 where
+    that is near and the recipe is known, or the recording that would have left checkpoints; else
+    the parameters where the snapshots have something to show at that step; else what the rule says
+    of itself.
     """
-    if root.rule in REPLAYED and can_replay(signals, root):
+    if root.rule in REPLAYED and has_state_before(signals, root):
         directory = signals.run.checkpoints[0].path.parent
-        return f"forensics bisect --ckpt-dir {shlex.quote(str(directory))}"
+        own = recipe_option(signals.run)
+        return f"forensics bisect --ckpt-dir {shlex.quote(str(directory))}{own}"
+    if root.rule in REPLAYED and trains_from_the_start(signals, root):
+        run = signals.run
+        return f"forensics bisect {shlex.quote(str(run.path))}{recipe_option(run)}"
     if root.rule in REPLAYED and (again := _record_again(signals, root)):
         return again
     if root.rule not in _OF_THE_LOG and _has_gradients(signals, root.first_step):
@@ -59,7 +67,29 @@ def next_command(signals: Signals, root: Finding) -> str:
     return f"forensics rules {root.rule}"
 
 
-def can_replay(signals: Signals, root: Finding) -> bool:
+def recipe_option(run: Run) -> str:
+    """`` --recipe FILE:NAME`` where the run was recorded from a user's file that is still there."""
+    recipe = run.manifest.recipe if run.manifest is not None else {}
+    file = str(recipe.get("file") or "")
+    name = str(recipe.get("name") or "")
+    if not file or not name or not Path(file).is_file():
+        return ""
+    return f" --recipe {shlex.quote(f'{file}:{name}')}"
+
+
+def trains_from_the_start(signals: Signals, root: Finding) -> bool:
+    """Can a bisection train the run again from step 0, as far as its root?"""
+    run = signals.run
+    recipe = run.manifest.recipe if run.manifest is not None else {}
+    known = _NAME.fullmatch(str(recipe.get("name") or "")) and recipe.get("config")
+    file = str(recipe.get("file") or "")
+    if not known or (file and not Path(file).is_file()) or not run.path.is_dir():
+        return False
+    begins = len(signals) > 0 and signals.step_at(0) == 0
+    return begins and root.first_step <= FROM_THE_START and not _bisected(run)
+
+
+def has_state_before(signals: Signals, root: Finding) -> bool:
     """Is there a checkpoint to start from, and has nobody bisected this run already?"""
     run = signals.run
     usable = [one for one in run.checkpoints if one.healthy is not False]

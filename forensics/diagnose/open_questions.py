@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forensics.diagnose.finding import Finding
-from forensics.diagnose.next_command import can_replay
+from forensics.diagnose.next_command import has_state_before, trains_from_the_start
 from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
@@ -68,9 +68,11 @@ def open_questions(
 
 def _replay(signals: Signals, root: Finding, otherwise: str) -> str:
     """The replay that decides: the verb that makes it where the run kept checkpoints."""
-    return (
-        "`forensics bisect`, which leaves samples out," if can_replay(signals, root) else otherwise
-    )
+    if has_state_before(signals, root):
+        return "`forensics bisect`, which leaves samples out,"
+    if trains_from_the_start(signals, root):
+        return "`forensics bisect`, which trains again from step 0 and leaves samples out,"
+    return otherwise
 
 
 def _loss_question(signals: Signals, root: Finding) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 
 from forensics.diagnose.bisection_file import NAME, bisection_document, bisection_of
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
+from forensics.diagnose.next_command import recipe_option
 from forensics.errors import InputError, NotReplayableError, UsageError
 from forensics.replay.bad import NONFINITE, parse_bad
 from forensics.replay.bisect_options import Options, Progress
@@ -197,7 +198,10 @@ def _without_replay(run: Run, inquiry: Inquiry, error: NotReplayableError) -> Bi
 
 
 def _with_recipe(run: Run, options: Options, error: NotReplayableError) -> str:
-    """The same with the recipe's file, for the user to fill in: nobody else may choose it."""
+    """The same with the recipe's file: the recorded one, or for the user to fill in if it is gone.
+
+    It is only told: no file that a run.json names is run without the user's typing it.
+    """
     recipe = run.manifest.recipe if run.manifest is not None else {}
     name, file = recipe.get("name"), recipe.get("file")
     config = error.what.startswith("the recorded config")
@@ -207,6 +211,8 @@ def _with_recipe(run: Run, options: Options, error: NotReplayableError) -> str:
         return ""
     shown = f"path/to/{PurePath(file).name or 'FILE.py'}:{name}"
     command = f"forensics bisect {shlex.quote(str(run.path))}{options.as_command()}"
+    if own := recipe_option(run):
+        return command + own
     return f"{command} --recipe {shlex.quote(shown)}"
 
 

@@ -180,8 +180,8 @@ def _remedy(found: SearchResult, candidates: Sequence[Candidate], unit: Unit) ->
 def _next(found: SearchResult, candidates: Sequence[Candidate], judge: StateJudge) -> str:
     import shlex
 
-    if found.first_bad is None:
-        return ""
+    if found.first_bad is None or judge.bad.get(found.first_bad):
+        return ""  # its bad tensors are told already, and a look at it would only lead back here
     path = _bad_path(candidates[found.first_bad], judge, found.first_bad)
     return f"forensics inspect {shlex.quote(path)}"
 

@@ -50,7 +50,7 @@ _LONGEST = 1000
 
 class _Line(NamedTuple):
     shape: bytes
-    count: Count
+    counted: Count
     cells: dict[str, float]
 
 
@@ -99,7 +99,7 @@ def _shapes(head: Head) -> frozenset[bytes]:
     """The shapes of the lines that are a training loop's; none where the text is no such log."""
     lines = [found for line in head.lines if (found := _line(line)) is not None]
     often = Counter(line.shape for line in lines)
-    counted = {line.shape for line in lines if line.count != (None, None, None)}
+    counted = {line.shape for line in lines if line.counted != (None, None, None)}
     return frozenset(
         shape
         for shape, times in often.items()
@@ -118,8 +118,8 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     lines: list[tuple[Count, dict[str, float]]] = []
     for block in source.blocks():
         found = map(_line, block.split(b"\n"))
-        lines += [(one.count, one.cells) for one in found if one and _fits(one, shapes)]
-    steps, epochs, note = numbered([count for count, _ in lines])
+        lines += [(one.counted, one.cells) for one in found if one and _fits(one, shapes)]
+    steps, epochs, note = numbered([counted for counted, _ in lines])
     rows = Rows(source.log)
     for step, (_, cells) in zip(steps, lines, strict=True):
         rows.add(step, cells)

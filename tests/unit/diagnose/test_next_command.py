@@ -76,11 +76,31 @@ def test_parameters_are_offered_where_snapshots_show_that_step(tmp_path: Path) -
 
 def test_a_recipe_of_ours_without_checkpoints_is_recorded_again_with_some(tmp_path: Path) -> None:
     signals = run(tmp_path, manifest=Manifest(recipe=RECIPE))
-    assert next_command(signals, root(step=31)) == (
-        f"forensics record bad-sample --config {tmp_path}/run.json --checkpoint-every 10 "
+    assert next_command(signals, root(step=2_031)) == (
+        f"forensics record bad-sample --config {tmp_path}/run.json --checkpoint-every 100 "
         f"--out {tmp_path}-again"
     )
-    assert "--checkpoint-every 1 " in next_command(signals, root(step=2))
+
+
+def test_a_run_that_went_bad_early_is_trained_again_from_its_start(tmp_path: Path) -> None:
+    signals = run(tmp_path, manifest=Manifest(recipe=RECIPE))
+    assert next_command(signals, root(step=31)) == f"forensics bisect {tmp_path}"
+    late = run(tmp_path, manifest=Manifest(recipe=RECIPE), checkpoints=(checkpoint(tmp_path, 50),))
+    assert next_command(late, root(step=31)) == f"forensics bisect {tmp_path}"
+
+
+def test_a_recipe_of_a_file_is_named_by_the_path_it_was_recorded_from(tmp_path: Path) -> None:
+    file = tmp_path / "my train.py"
+    recipe = {**RECIPE, "file": str(file)}
+    states = (checkpoint(tmp_path, 20),)
+    signals = run(tmp_path, manifest=Manifest(recipe=recipe), checkpoints=states)
+    bare = f"forensics bisect --ckpt-dir {tmp_path}/checkpoints"
+    assert next_command(signals, root()) == bare
+    file.write_text("")
+    assert next_command(signals, root()) == f"{bare} --recipe '{file}:bad-sample'"
+    without = run(tmp_path, manifest=Manifest(recipe=recipe))
+    command = f"forensics bisect {tmp_path} --recipe '{file}:bad-sample'"
+    assert next_command(without, root()) == command
 
 
 @pytest.mark.parametrize(
