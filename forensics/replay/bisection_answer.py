@@ -50,9 +50,21 @@ def answer_of(
         if step == suspicion.step:
             known["bad"] = suspicion.why
         known["remedy"] = _remedy(run, known, step)
-    known["notes"] = tuple(dict.fromkeys(notes))
+    late = _shows_later(known.get("origin"), step, suspicion)
+    known["notes"] = tuple(dict.fromkeys((*notes, *late)))
     known["next_command"] = _next_command(run, options, known)
     return BisectionResult(path=str(run.path), **known)
+
+
+def _shows_later(origin: Origin | None, step: int | None, suspicion: Suspicion) -> tuple[str, ...]:
+    """That a bad tensor of the state does no harm until a later step reads it."""
+    held = origin is not None and origin.operator.startswith(("buffer:", "param:", "extra:"))
+    if not held or step is None or suspicion.step is None or suspicion.step <= step:
+        return ()
+    return (
+        f"the rows before step {suspicion.step:,} are sound: that is the first step that shows it "
+        f"({suspicion.why})",
+    )
 
 
 def looked_at(

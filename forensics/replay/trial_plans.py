@@ -173,7 +173,8 @@ def plans(
 def precisions(until: int, was: AsItWas) -> Iterator[Plan]:
     """A higher precision tells rounding from mathematics, bf16 range from rounding."""
     used, halves = was.precisions, was.autocast | was.weights
-    refused = f"the parameters themselves are in {used}" if was.weights else ""
+    refused = f"the parameters themselves are in {used}: autocast cannot widen them"
+    refused = refused if was.weights else ""
     if halves:
         yield Plan(
             change=FP32,
