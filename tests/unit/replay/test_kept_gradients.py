@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from forensics.diagnose.bisection_result import Persistence
 from forensics.errors import TrainingRaisedError
 from forensics.record.options import RecordOptions
 from forensics.record.recipe_lookup import find_recipe
@@ -53,6 +54,28 @@ class Clears(Own):
 class Keeps(Own):
     clears = False
 
+@recipe("limits", "a limit that is NaN from a step on", defaults=Config(steps=12, precision="fp32"))
+class Limits(Own):
+    until = 99
+    def batch(self, step):
+        x = torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
+        return [(x, torch.full((6,), step))]
+    def step(self, training, micro_batches, recorder):
+        optimizer, now = training.optimizers[0], int(micro_batches[0][1][0])
+        optimizer.zero_grad()
+        loss = self.loss(training.model, micro_batches[0])
+        loss.backward()
+        recorder.gradients()
+        limit = math.nan if 5 <= now < self.until else 0.1
+        nn.utils.clip_grad_value_(training.model.parameters(), limit)
+        optimizer.step()
+        recorder.end_step(loss)
+        return loss
+
+@recipe("limits-once", "in one step", defaults=Config(steps=12, precision="fp32"))
+class LimitsOnce(Limits):
+    until = 6
+
 @recipe("hidden", "a hidden state with its graph", defaults=Config(steps=12, precision="fp32"))
 class Hidden(Recipe):
     def build(self, config):
@@ -93,3 +116,10 @@ def test_state_that_a_recipe_keeps_is_no_fault_of_the_machine(tmp_path: Path) ->
     assert result.reproduces is None
     assert any("the recipe keeps state of its own" in note for note in result.notes)
     assert not any("memory" in sentence for sentence in result.remedy)
+
+
+def test_a_constant_that_stays_bad_behind_the_guard_persists(tmp_path: Path) -> None:
+    result = bisected(tmp_path, "limits")
+    assert (result.first_bad_step, result.origin.phase) == (5, "clip")
+    assert result.persistence is Persistence.PERSISTENT
+    assert bisected(tmp_path, "limits-once").persistence is Persistence.TRANSIENT
