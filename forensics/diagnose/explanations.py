@@ -340,11 +340,19 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 )
 
 
+def _left_nothing(signals: Signals, root: Finding) -> bool:
+    """Is it a spike of skipped steps? No update was made of it, so a later one is another."""
+    if root.rule != "loss-spike":
+        return False
+    inside = (signals.step >= root.first_step) & (signals.step <= root.last_step)
+    return bool(inside.any() and signals.skipped[inside].all())
+
+
 def explains(signals: Signals, root: Finding, consequence: Finding) -> int | None:
     """The number of the first line by which one finding explains another, or None."""
     if root.rule == consequence.rule:
         again = root.subject == consequence.subject and root.first_step < consequence.first_step
-        return len(EXPLANATIONS) if again else None
+        return len(EXPLANATIONS) if again and not _left_nothing(signals, root) else None
     for number, line in enumerate(EXPLANATIONS):
         named = root.rule in line.roots and consequence.rule in line.consequences
         if named and line.when(signals, root, consequence):

@@ -51,6 +51,8 @@ _STILL = 0.15
 """Share of a parameter's rise that must fall into the last half of its history."""
 _HUGE = 1e15
 """Largest magnitude of an input from which on a sum of products may overflow in fp32."""
+RISEN = "had risen"
+"""How the cause of a growth says that the learning rate was raised: then the rate is its root."""
 _ENDS = (FaultKind.NAN, FaultKind.INF, FaultKind.NORM_OVERFLOW)
 
 
@@ -86,7 +88,7 @@ def as_growth(origin: Origin, growth: Growth) -> Origin:
         return origin
     link = ChainLink(phase="outside", what="growth", name=growth.signal)
     phase, module = origin.phase, origin.module
-    if origin.kind is FaultKind.NORM_OVERFLOW:
+    if origin.kind is FaultKind.NORM_OVERFLOW and RISEN not in growth.cause:
         # The norm is only where it shows first: activations and gradients of that layer grew.
         phase, module = "forward", module or origin.parameter.rpartition(".")[0]
     return replace(
@@ -300,5 +302,5 @@ def _rate_clause(table: StepTable, since: int) -> str:
     now, before = float(rates[at]), rates[max(0, at - 20) : at]
     before = before[np.isfinite(before) & (before > 0)]
     if len(before) and now >= 1.5 * float(before.min()):
-        return f"the learning rate had risen from {float(before.min()):.3g} to {now:.3g}"
+        return f"the learning rate {RISEN} from {float(before.min()):.3g} to {now:.3g}"
     return f"the learning rate was {now:.3g}" + (" from the first step on" if not since else "")

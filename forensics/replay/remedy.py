@@ -12,6 +12,7 @@ from forensics.diagnose.bisection_result import (
     Persistence,
     WhatIf,
 )
+from forensics.replay.growth import RISEN
 from forensics.replay.operator_advice import advice_for, is_lost_to_rounding, is_product
 from forensics.replay.trial_plans import (
     BF16,
@@ -116,6 +117,8 @@ def _against_growth(growth: Growth | None, table: Sequence[WhatIf]) -> str:
         return ""
     if growth is None:
         return "find what makes it grow"
+    if RISEN in growth.cause:
+        return f"end the rise of the learning rate earlier: {growth.cause}"
     of_log = not growth.signal.startswith("param_l2")
     if of_log and rates.get(HALF_RATE) is False and TENTH_RATE not in rates:
         return "lower the learning rate by much more than half, or warm it up"

@@ -219,6 +219,10 @@ def _cause(view: _View) -> str:
     norms = view.signals.derived(norm_spikes, *NORM_SPIKE)
     starts = norms.rows[norms.first]
     near = starts[(starts <= view.first) & (starts >= view.first - FOLLOWS)]
+    inside = slice(view.first, view.last + 1)
+    if not len(near) and bool(view.signals.skipped[inside].all()):
+        who = "Batches" if view.several else "One batch"
+        return f"{who} unlike the others: the loop skipped every such step, no update came of it."
     if len(near) and near[-1] < view.first:
         earlier = view.signals.step_at(view.first) - view.signals.step_at(int(near[-1]))
         return f"The gradient norm spiked {steps(earlier)} earlier: that update is behind it{rate}."

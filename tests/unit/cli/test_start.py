@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import types
 
@@ -25,6 +26,10 @@ def test_an_interrupt_while_the_command_line_is_imported_is_one_line(
 def test_it_runs_the_command_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    set_to: list[tuple[object, object]] = []
+    monkeypatch.setattr(signal, "signal", lambda number, action: set_to.append((number, action)))
     monkeypatch.setattr(sys, "argv", ["forensics", "--version"])
     assert run() == 0
     assert capsys.readouterr().out.startswith("forensics ")
+    # An interrupt after the answer must not change the exit code.
+    assert set_to == [(signal.SIGINT, signal.SIG_IGN)]

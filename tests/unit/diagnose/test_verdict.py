@@ -176,6 +176,16 @@ def test_a_learning_rate_fault_explains_what_breaks_within_its_reach() -> None:
     assert root_of(signals, lr, finding("nonfinite-loss", C, 900)) == "nonfinite-loss"
 
 
+def test_a_spike_of_a_skipped_step_explains_no_later_one() -> None:
+    spikes = (finding("loss-spike", W, 40, 40), finding("loss-spike", W, 95, 95))
+    verdict, _ = verdict_on(signals_of(), *spikes)
+    assert verdict.consequences == (1,)
+    skipped = np.zeros(1000)
+    skipped[40] = 1
+    verdict, _ = verdict_on(signals_of(skipped=skipped), *spikes)
+    assert verdict.consequences == ()
+
+
 def test_symptoms_alone_leave_the_cause_undecided() -> None:
     verdict, _ = verdict_on(signals_of(), finding("masked-nonfinite", E, 100))
     assert verdict.status is Status.UNDECIDED

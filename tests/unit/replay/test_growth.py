@@ -177,6 +177,8 @@ def test_the_origin_stays_the_operator_that_overflowed():
         summary=".",
     )
     assert as_growth(norm, growth).module == "head"
+    raised = replace(growth, cause="the learning rate had risen from 0.001 to 10")
+    assert (as_growth(norm, raised).phase, as_growth(norm, raised).module) == ("clip", "")
 
 
 def test_norms_are_taken_at_the_saved_states_and_the_session_is_put_back(session: Session):

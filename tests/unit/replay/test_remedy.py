@@ -368,3 +368,12 @@ def test_advice_against_an_exception_fits_what_it_says(
     advice = advice_for(origin)
     assert words in advice
     assert bool(words) is bool(advice)
+
+
+def test_a_growth_behind_a_raised_rate_is_answered_by_the_rate() -> None:
+    cause = "the learning rate had risen from 1e-12 to 10"
+    grown = replace(GROWTH, signal="grad_l2_pre_clip", since_step=13, cause=cause)
+    origin = _origin("aten._foreach_norm", FaultKind.GROWTH, "clip")
+    found = remedies(origin, grown, [], first_bad_step=19, checkpoints=_states(0))
+    assert found[0].startswith("Start anew: the growth began at step 13")
+    assert cause in found[1]

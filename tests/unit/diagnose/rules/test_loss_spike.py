@@ -122,6 +122,15 @@ def test_the_norm_that_led_is_named() -> None:
     assert "skip it" in found(loss_spike, columns)[0].remedy
 
 
+def test_a_spike_whose_step_was_skipped_is_no_update_that_went_too_far() -> None:
+    columns = spiked(400, [200], 1e4)
+    del columns["grad_l2_pre_clip"]
+    columns["skipped"] = np.zeros(400, dtype=bool)
+    assert "went too far" in found(loss_spike, columns)[0].cause
+    columns["skipped"][200] = True
+    assert "no update came of it" in found(loss_spike, columns)[0].cause
+
+
 def test_negative_losses_are_judged_too() -> None:
     columns = healthy_columns("negative", 0, 3000)
     columns["loss"][2000] = 40.0
