@@ -68,7 +68,7 @@ def report(
       forensics report runs/x/steps.csv --fail-on error
       forensics report trainer_state.json
       tail -n +1 train.log | forensics report -
-      forensics report metrics.csv --map loss=train/total --map grad_l2_pre_clip=gnorm
+      forensics report metrics.csv --map loss=train/total --map lr=rate
 
     Exit code: 0 done, 1 findings at or above --fail-on, 2 a PATH that cannot be read.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 
@@ -21,11 +22,25 @@ def never_fail_to_print() -> None:
 
 
 def say(message: str) -> None:
-    """One line on standard error, whatever the message holds."""
+    """One line on standard error, whatever the message holds; wrapped where a person reads it."""
     from forensics.render.safe_text import visible
 
     with suppress(OSError):  # nobody listens any more
-        click.echo(f"forensics: {visible(' '.join(message.split()))}", err=True)
+        text = f"forensics: {visible(' '.join(message.split()))}"
+        if sys.stderr.isatty():
+            text = wrapped(text, os.get_terminal_size(sys.stderr.fileno()).columns)
+        click.echo(text, err=True)
+
+
+def wrapped(text: str, width: int) -> str:
+    """A message in lines of at most ``width``; a command in backticks stays whole, to be copied."""
+    import textwrap
+
+    held = re.sub(r"`[^`]*`", lambda command: command.group().replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        held, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def write_stdout(text: str) -> None:

@@ -78,7 +78,7 @@ def watch(
 
     \b
       python train.py > train.log 2>&1 &
-      forensics watch train.log --wait 600 --until-idle 1800; [ $? -eq 1 ] && kill %1
+      forensics watch train.log --until-idle 1800; [ $? -eq 1 ] && kill %1
 
     \b
     Examples:

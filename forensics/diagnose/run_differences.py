@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
@@ -29,6 +30,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "end": ("ended",),
 }
 """The fields that make a run what it is, by what they belong to; times and paths do not."""
+_LOADED = re.compile(r"^_forensics_recipe_[0-9a-f]+:")
+"""The module that a recipe's file was loaded as: a name of this program's own."""
 MOST = 200
 """Differences that are kept; two runs of different models have no end of them."""
 LONGEST = 60
@@ -83,7 +86,7 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
             grad = "" if info.requires_grad else ", frozen"
             yield f"{key}.{info.name}", f"{info.dtype} {info.shape}, group {info.group}{grad}"
     elif value is not None and value != "" and value != ():
-        yield key, str(value)
+        yield key, _LOADED.sub("", str(value))
 
 
 def _short(text: str) -> str:

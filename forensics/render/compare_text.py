@@ -13,6 +13,8 @@ from forensics.render.table import TextRow, put_table
 
 MOST_DIFFERENCES = 24
 """Differences of config, code and machine that are shown; JSON has them all."""
+MOST_OF_OTHERS = 8
+"""The same for two trainings that are not the same recipe: nearly everything differs then."""
 _CODES = {
     Likeness.IDENTICAL: "1;32",
     Likeness.WITHIN_TOLERANCE: "1;32",
@@ -81,7 +83,7 @@ def cells(column: ColumnComparison, comparison: Comparison) -> tuple[str, ...]:
 def _largest(relative: float) -> str:
     if relative == 0:
         return "–"
-    return "no number" if math.isinf(relative) else number(relative, 2)
+    return "n/a" if math.isinf(relative) else number(relative, 2)
 
 
 def _columns(page: Page, comparison: Comparison) -> None:
@@ -94,7 +96,8 @@ def _columns(page: Page, comparison: Comparison) -> None:
         put_table(page, ("PARTS AT STEP", *titles(comparison)), rows)
         for column in parted:
             if column.first == min(c.first for c in parted if c.first is not None):
-                values = f"A {column.a}   B {column.b}"
+                a, b = _short(column.a, column.b)
+                values = f"A {a}   B {b}"
                 page.paragraph(f"{column.name} at {column.first:,}: {values}", indent=2, hang=4)
     if same:
         page.labelled("SAME", ", ".join(same))
@@ -116,10 +119,24 @@ def change_cells(change: Change) -> tuple[str, ...]:
     """Name, both values, the difference and what chance makes of it."""
     if change.name.endswith("rate"):
         both = percent(change.a), percent(change.b)
-        points = f"{100 * change.difference:+.2g} points", f"±{100 * change.noise:.2g}"
+        points = f"{signed(100 * change.difference)} points", f"±{signed(100 * change.noise)[1:]}"
         return (change.name, *both, *points)
-    relative = f"{100 * change.difference:+.2g} %", f"±{100 * change.noise:.2g}"
+    relative = f"{signed(100 * change.difference)} %", f"±{signed(100 * change.noise)[1:]}"
     return (change.name, number(change.a), number(change.b), *relative)
+
+
+def signed(value: float) -> str:
+    """A difference in per cent: ``+46``, ``-0.31``, ``+1,200``; never in powers of ten."""
+    return f"{value:+,.0f}" if abs(value) >= 10 else f"{value:+.2g}"
+
+
+def _short(a: str, b: str) -> tuple[str, str]:
+    """Two values as a person reads them, unless they look the same so."""
+    try:
+        short = number(float(a), 4), number(float(b), 4)
+    except ValueError:
+        return a, b
+    return (a, b) if short[0] == short[1] else short
 
 
 def summary(comparison: Comparison) -> str:
@@ -138,11 +155,13 @@ def _differences(page: Page, comparison: Comparison) -> None:
         return
     page.blank()
     group = ""
-    for difference in comparison.differences[:MOST_DIFFERENCES]:
+    others = any(difference.key == "recipe.name" for difference in comparison.differences)
+    most = MOST_OF_OTHERS if others else MOST_DIFFERENCES
+    for difference in comparison.differences[:most]:
         label = difference.group.upper() if difference.group != group else ""
         group = difference.group
         a, b = difference.a or "not there", difference.b or "not there"
         page.labelled(label[: MARGIN - 1], f"{difference.key}: A {a}   B {b}")
-    more = len(comparison.differences) - MOST_DIFFERENCES
+    more = len(comparison.differences) - most
     if more > 0:
         page.labelled("", f"… and {more} more differences (--format json has them all)")

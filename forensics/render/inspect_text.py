@@ -33,13 +33,30 @@ def render_inspect_text(
 ) -> str:
     """All states, one after the other; their texts may be anything, they are made safe here."""
     page = Page(width, colour=colour, ascii_only=ascii_only)
-    for health in states:
+    if len(states) > 1:
+        page.paragraph(summary(states), hang=2, code=BOLD)
+    last_bad = {health.path.parent: i for i, health in enumerate(states) if not health.finite}
+    before = None
+    for i, health in enumerate(states):
         page.blank()
-        _state(page, health)
+        _state(page, health, before)
+        if last_bad.get(health.path.parent) == i:
+            page.command("NEXT", next_command(health))
+        before = health
     return page.text()
 
 
-def _state(page: Page, health: StateHealth) -> None:
+def summary(states: Sequence[StateHealth]) -> str:
+    """How many of several states are sound, and which is the first that is not."""
+    bad = [health for health in states if not health.finite]
+    if not bad:
+        return f"{len(states):,} states, all finite"
+    first = f"the first is {bad[0].path.name}"
+    return f"{len(states):,} states, {len(bad):,} of them not finite; {first}"
+
+
+def _state(page: Page, health: StateHealth, before: StateHealth | None) -> None:
+    """One state; what a resume lacks and the notes only where the state before has others."""
     page.paragraph(str(health.path), hang=2, code=BOLD)
     page.paragraph(facts(health), hang=2)
     page.blank()
@@ -55,11 +72,11 @@ def _state(page: Page, health: StateHealth) -> None:
         page.labelled("" if i else "LARGEST", f"{value} in {name} ({kind})")
     if health.numbers:
         page.labelled("NUMBERS", numbers(health))
-    page.labelled("MISSING", f"for a resume: {missing(health)}")
-    for i, note in enumerate(notes(health)):
+    if before is None or missing(before) != missing(health):
+        page.labelled("MISSING", f"for a resume: {missing(health)}")
+    known = () if before is None else notes(before)
+    for i, note in enumerate(note for note in notes(health) if note not in known):
         page.labelled("" if i else "NOTE", note)
-    if not health.finite:
-        page.command("NEXT", next_command(health))
 
 
 def next_command(health: StateHealth) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ STEP_LOGS = ("steps.csv", "steps.csv.gz")
 _PARTS = (MANIFEST_NAME, "params", "activations", "checkpoints", "ranks", "superseded")
 _EVIDENCE = ("params", "activations", "checkpoints", "superseded")
 """Parts that tell something of a run whose step log cannot be read."""
+_STATES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
+"""How files end that hold weights; their first bytes must agree."""
 _RANK = re.compile(r"rank-(\d{5})\.csv\Z")
 _LARGEST_JSON = 64 << 20
 
@@ -132,6 +135,12 @@ def _load_foreign(source: Path, reading: Reading) -> Run:
     from forensics.runlog.foreign_logs import logs_in, of_one_run, read_foreign
 
     files = [source]
+    if str(source) != "-" and source.is_file() and _is_state(source):
+        raise InputError(
+            "is a saved state, not a log",
+            where=source,
+            hint=f"`forensics inspect {shlex.quote(str(source))}` looks into it",
+        )
     if str(source) != "-" and source.is_dir():
         files = logs_in(source, reading)
     if not files:
@@ -181,6 +190,18 @@ def _is_run(directory: Path) -> bool:
     return any((directory / name).exists() for name in (*STEP_LOGS, MANIFEST_NAME, "params"))
 
 
+def _is_state(path: Path) -> bool:
+    """Is a file a saved state of some kind, by its name and its first bytes?"""
+    if path.suffix not in _STATES:
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+    except OSError:
+        return False
+    return start.startswith((b"PK\x03\x04", b"\x80")) or start[8:9] == b"{"
+
+
 def _hint(directory: Path) -> str:
     """What the user may have meant."""
     try:
@@ -189,10 +210,13 @@ def _hint(directory: Path) -> str:
         return f"the directory cannot be listed ({error.strerror})"
     runs = [entry.name for entry in entries if entry.is_dir() and _is_run(entry)]
     logs = [entry.name for entry in entries if entry.suffix == ".csv" and entry.is_file()]
+    states = [entry for entry in entries if entry.is_file() and _is_state(entry)]
     if runs:
         return f"name one of the runs in it: {', '.join(runs[:3])}{' …' * (len(runs) > 3)}"
     if logs:
         return f"name the log itself: {', '.join(logs[:3])}{' …' * (len(logs) > 3)}"
+    if states:
+        return f"it holds saved states: `forensics inspect {shlex.quote(str(directory))}`"
     return "a run directory has steps.csv and run.json"
 
 

@@ -67,7 +67,7 @@ KINDS: dict[str, RepairKind] = {
     "repeated-steps": RepairKind("{n} step{s} written again from {detail} on; the last is kept"),
     "abandoned-steps": RepairKind("{n} row{s} after step {detail} from before a restart set aside"),
     "merged-ranks": RepairKind("{n} step{s} written by up to {detail} ranks, put together"),
-    "merged-rows": RepairKind("{n} step{s} written in halves, put together"),
+    "merged-rows": RepairKind("{n} line{s} put together with others of the same step"),
     "second-run": RepairKind(
         "the step counter starts again at {detail}: {n} row{s} of an earlier run set aside"
     ),

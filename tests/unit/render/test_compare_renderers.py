@@ -12,7 +12,7 @@ from forensics.diagnose.run_changes import Change
 from forensics.diagnose.run_differences import Difference
 from forensics.render.compare_json import render_compare_json
 from forensics.render.compare_markdown import render_compare_markdown
-from forensics.render.compare_text import render_compare_text
+from forensics.render.compare_text import render_compare_text, signed
 
 EVIL = "\x1b[31mred\n| \u202e<b>\x9b2J"
 
@@ -76,7 +76,7 @@ def test_text_answers_first_and_fits_80_columns() -> None:
         "1,000 steps in common, 0 to 999 · 3 in B only · B goes on for 200 more",
         "B goes non-finite at 650",
         "lr 120 – 0.002",
-        "loss 121 400 no number",
+        "loss 121 400 n/a",
         "lr at 120: A 0.001 B 0.001002",
         "SAME skipped",
         "ONE ONLY val_loss",
@@ -86,6 +86,19 @@ def test_text_answers_first_and_fits_80_columns() -> None:
         "CODE git.commit: A abc B not there",
     ):
         assert told in flat, told
+
+
+def test_differences_are_written_as_a_person_reads_them() -> None:
+    assert [signed(v) for v in (-100.0, 46.2, 1234.0, 8.04)] == ["-100", "+46", "+1,234", "+8"]
+
+
+def test_of_two_recipes_only_the_first_differences_are_told() -> None:
+    made = tuple(
+        Difference(group="config", key=key, a="1", b="2")
+        for key in ("recipe.name", *(f"optimizer.{i}" for i in range(30)))
+    )
+    assert "… and 23 more" in render_compare_text(comparison(differences=made))
+    assert "… and 6 more" in render_compare_text(comparison(differences=made[1:]))
 
 
 def test_text_has_a_column_for_the_tolerance_where_there_is_one() -> None:

@@ -80,7 +80,10 @@ def test_json_is_strict_and_says_what_is_bad() -> None:
 def test_several_states_are_told_one_after_the_other() -> None:
     states = [SAMPLES[name]() for name in ("healthy", "ruined")]
     text = render_inspect_text(states)
+    head, _, text = text.partition("\n")
+    assert head == "2 states, 1 of them not finite; the first is model.safetensors"
     assert text.index("ckpt_700.pt") < text.index("model.safetensors")
+    assert text.count("NEXT") == 1
     assert text.count("VERDICT") == 2
 
 

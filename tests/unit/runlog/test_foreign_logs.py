@@ -218,3 +218,11 @@ def test_a_text_that_is_no_log_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("Nothing was trained here.\n" * 30)
     with pytest.raises(InputError, match="is no training log of a kind that is known here"):
         load_run(tmp_path / "notes.txt")
+
+
+def test_a_saved_state_is_called_one_and_says_who_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "x.pth").write_bytes(b"PK\x03\x04" + bytes(40))
+    with pytest.raises(InputError, match=r"is a saved state, not a log; `forensics inspect \S+x"):
+        load_run(tmp_path / "x.pth")
+    with pytest.raises(InputError, match=r"it holds saved states: `forensics inspect"):
+        load_run(tmp_path)
