@@ -71,8 +71,10 @@ def _finding(
     message: str,
     cause: str,
     remedy: str,
+    rate: FloatArray | None = None,
 ) -> Finding:
     first, last = rows
+    rate = signals.lr if rate is None else rate
     around = [first - 2, first - 1, first, first + 1, (first + last) // 2, last, last + 1]
     return Finding(
         rule="learning-rate-fault",
@@ -81,7 +83,7 @@ def _finding(
         first_step=signals.step_at(first),
         last_step=signals.step_at(last),
         evidence=(
-            signals.evidence("lr", signals.lr, around),
+            signals.evidence("lr", rate, around),
             signals.evidence("loss", signals.loss, around),
         ),
         cause=cause,
@@ -117,6 +119,7 @@ def _nonfinite(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
             "steps, a total of 0 steps, or a step beyond the last.",
             f"Mend the schedule and resume from a checkpoint before step "
             f"{signals.step_at(episode.first):,}.",
+            rate,
         )
 
 
@@ -132,6 +135,7 @@ def _negative(signals: Signals, limits: Thresholds) -> Iterator[Finding]:
             "A schedule that runs on after its last step (linear decay does so), or a sign error.",
             f"Hold the schedule at its floor, and resume from before step "
             f"{signals.step_at(episode.first):,}.",
+            rate,
         )
 
 

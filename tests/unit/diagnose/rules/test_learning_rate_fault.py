@@ -130,4 +130,5 @@ def test_fires_at_the_rate_of_a_later_group(rate: float, severity: Severity, wha
     assert finding.severity is severity
     assert (finding.first_step, finding.last_step) == (600, 999)
     assert "of group 1" in finding.message
+    assert finding.evidence[0].values[:2] == (1e-3, 1e-3)  # its own rate, just before
     assert what in finding.message
