@@ -102,5 +102,5 @@ def test_without_the_package_the_error_says_what_to_install(
     for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'forensics\[tensorboard\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install tensorboard"):
         load_run(path)
