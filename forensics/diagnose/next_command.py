@@ -22,6 +22,7 @@ REPLAYED = frozenset(
         "masked-nonfinite",
         "poisoned-state",
         "norm-overflow",
+        "clip-before-unscale",
         "clip-contamination",
         "loss-scale-collapse",
         "gradient-spike",

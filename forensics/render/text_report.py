@@ -149,15 +149,23 @@ def _place(width: int, where: str, relation: str) -> list[Cell]:
     return [Cell(f"{where}  {relation}", left)]
 
 
+def _others(row: FindingGroup) -> str:
+    """The other findings of a row: episodes, or what else is so in the very same steps."""
+    if len({(f.first_step, f.last_step) for f in row.findings}) == 1:
+        others = [message(f) for f in row.findings if f is not row.head]
+        more = f"; and {len(others) - 1:,} more like it" if len(others) > 1 else ""
+        return f"in the same steps {others[0]}{more}"
+    last = max(f.first_step for f in row.findings)
+    return f"{len(row.findings):,} episodes, the last from {last:,} on"
+
+
 def _detail(page: Page, row: FindingGroup, *, told: set[str], verbose: bool) -> None:
     """What stands below a finding's row: its message, its points, and in full its advice."""
     finding, indent = row.head, MARGIN + _SEVERITY_WIDTH + 2
     if verbose or finding.message not in told:
         page.paragraph(message(finding), indent=indent)
     if len(row.findings) > 1:
-        last = max(f.first_step for f in row.findings)
-        text = f"{len(row.findings):,} episodes, the last from {last:,} on"
-        page.paragraph(text, indent=indent)
+        page.paragraph(_others(row), indent=indent)
     if verbose or (row.relation != FOLLOWS and finding.severity > Severity.INFO):
         for evidence in finding.evidence:
             text = f"{evidence.signal}: {points(evidence, None) if verbose else points(evidence)}"

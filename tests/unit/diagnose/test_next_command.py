@@ -46,7 +46,8 @@ def test_checkpoints_before_the_root_are_replayed(tmp_path: Path) -> None:
     states = (checkpoint(tmp_path, 20), checkpoint(tmp_path, 40, healthy=False))
     signals = run(tmp_path, steps=[30], checkpoints=states)
     assert next_command(signals, root()) == f"forensics bisect --ckpt-dir {tmp_path}/checkpoints"
-    assert next_command(signals, root("clip-before-unscale")).startswith("forensics params ")
+    assert next_command(signals, root("clip-before-unscale")).startswith("forensics bisect ")
+    assert next_command(signals, root("frozen-parameter")).startswith("forensics params ")
 
 
 @pytest.mark.parametrize("states", [[(40, True)], [(20, False)]])

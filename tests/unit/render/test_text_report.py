@@ -164,3 +164,13 @@ def test_a_diagnosis_of_next_to_nothing_is_still_a_report() -> None:
     )
     assert "VERDICT   too little to judge: 2 steps" in text
     assert "FINDINGS" not in text
+
+
+def test_findings_of_the_same_steps_are_no_episodes() -> None:
+    diagnosis = undecided()
+    first = next(f for f in diagnosis.findings if f.rule == "clipping-every-step")
+    other = replace(first, message="another column is the same", subject="")
+    verdict = replace(diagnosis.verdict, root=None, consequences=(), unrelated=(0, 1))
+    text = render_text(replace(diagnosis, findings=(first, other), verdict=verdict))
+    assert "in the same steps another column is the same" in text
+    assert "episodes" not in text
