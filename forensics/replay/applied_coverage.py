@@ -6,6 +6,7 @@ Each check is a precise predicate on one traced step and returns the origin, or 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -117,6 +118,37 @@ def schedule_note(facts: StepFacts) -> str:
             f"({line}): its moves are micro-batches, not optimizer steps; is that meant?"
         )
     return ""
+
+
+def without_gradient(facts: StepFacts) -> frozenset[str] | None:
+    """Parameters that an optimizer holds, want a gradient and get none; None of a skipped step."""
+    if not facts.taken:
+        return None
+    held = {id(p) for call in facts.taken for p in _held(call.optimizer)}
+    return frozenset(
+        name
+        for name, parameter in facts.training.model.named_parameters()
+        if parameter.requires_grad
+        and id(parameter) in held
+        and name not in facts.trace.arrived
+        and parameter.grad is None
+    )
+
+
+def idle_note(seen: Mapping[int, frozenset[str]]) -> str:
+    """A sentence where parameters got no gradient in any step; nobody can tell if that is meant.
+
+    Args:
+        seen: what ``without_gradient`` gave, by step.
+    """
+    idle = frozenset[str].intersection(*seen.values()) if len(seen) > 1 else frozenset[str]()
+    if not idle:
+        return ""
+    return (
+        f"{_some(sorted(idle))} got no gradient in any of the {len(seen)} steps looked into, "
+        f"although the optimizer holds {'them' if len(idle) > 1 else 'it'}: unused there, or "
+        "detached on the way to the loss?"
+    )
 
 
 def climbs(facts: StepFacts) -> Origin | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from forensics.diagnose.bisection_result import Origin
-from forensics.replay.applied_coverage import schedule_note
+from forensics.replay.applied_coverage import idle_note, schedule_note, without_gradient
 from forensics.replay.memory_state import MemoryState
 from forensics.replay.mode_watch import Modes, mode_note, watching_modes
 from forensics.replay.session import Session
@@ -45,6 +45,7 @@ class SilentSearch:
         progress: told what is under way.
         sound: steps that were looked into and found sound, ascending.
         schedule: a sentence about a schedule that moves more often than once a step, or empty.
+        idle: parameters that got no gradient, by step that was looked into and taken.
         modes: in which modes the modules computed, by step that was looked into.
     """
 
@@ -52,12 +53,14 @@ class SilentSearch:
     progress: OnStep
     sound: list[int] = field(default_factory=list)
     schedule: str = ""
+    idle: dict[int, frozenset[str]] = field(default_factory=dict)
     modes: dict[int, Modes] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
         """What is no fault for certain, but worth a word."""
-        return [note for note in (self.schedule, mode_note(self.modes)) if note]
+        notes = (self.schedule, mode_note(self.modes), idle_note(self.idle))
+        return [note for note in notes if note]
 
     def find(self, steps: Iterable[int]) -> SilentFault | None:
         """Look into these steps in ascending order; the first fault, dated, or None."""
@@ -79,6 +82,8 @@ class SilentSearch:
         self.modes[step] = modes
         if examined.origin is None:
             self.schedule = self.schedule or schedule_note(examined.facts)
+            if (idle := without_gradient(examined.facts)) is not None:
+                self.idle[step] = idle
             return None
         return SilentFault(step=step, origin=examined.origin, before=before)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from forensics.replay.applied_coverage import schedule_note
+from forensics.replay.applied_coverage import idle_note, schedule_note, without_gradient
 from forensics.replay.step_facts import Context
 from tests.unit.replay.small_loops import Loop, looked_into, seeded, training_of
 
@@ -155,3 +155,29 @@ def test_the_group_whose_rate_is_no_number_is_named_with_its_parameters():
     origin = Loop(model, optimizer, seeded(4, 4)).examine().origin
     assert "the learning rate of group 1 (4.weight, 4.bias) is nan" in origin.summary
     assert origin.chain[0].phase == "scheduler"
+
+
+def test_a_head_whose_output_is_detached_is_a_note_and_a_branch_in_use_is_none():
+    body, aux = nn.Linear(4, 2), nn.Linear(4, 2)
+    model = nn.ModuleDict({"body": body, "aux": aux})
+    optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+
+    def run_with(used: bool) -> frozenset[str] | None:
+        def run() -> Tensor:
+            optimizer.zero_grad()
+            x = torch.ones(3, 4)
+            extra = aux(x) if used else aux(x).detach()
+            loss = (body(x) + extra).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return without_gradient(looked_into(training_of(model, [optimizer]), run).facts)
+
+    idle, in_use = run_with(False), run_with(True)
+    assert idle == {"aux.weight", "aux.bias"}
+    assert in_use == frozenset()
+    note = idle_note({0: idle, 20: idle})
+    assert note.startswith("aux.bias, aux.weight got no gradient in any of the 2 steps")
+    assert idle_note({0: idle, 20: in_use}) == ""
+    assert idle_note({0: idle}) == ""
