@@ -28,8 +28,15 @@ def say(message: str) -> None:
     with suppress(OSError):  # nobody listens any more
         text = f"forensics: {visible(' '.join(message.split()))}"
         if sys.stderr.isatty():
-            text = wrapped(text, os.get_terminal_size(sys.stderr.fileno()).columns)
+            text = wrapped(text, _columns())
         click.echo(text, err=True)
+
+
+def _columns() -> int:
+    """Columns of the terminal behind standard error; 80 where it does not tell."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    return 80
 
 
 def wrapped(text: str, width: int) -> str:
