@@ -13,10 +13,15 @@ def lost_norms(signals: Signals) -> BoolArray:
     infinite = np.isposinf(signals.norm) & ~signals.norm_overflowed
     if not infinite.any():
         return infinite
+    return np.asarray(infinite & (left_nothing(signals) | _counted_none(signals)), dtype=bool)
+
+
+def left_nothing(signals: Signals) -> BoolArray:
+    """Rows whose norm after the clip was measured, and is exactly 0; shape (rows,)."""
     manifest = signals.run.manifest
     measured = manifest is None or manifest.post_clip == "measured"
-    zeroed = signals.present("grad_l2_post_clip") & (signals.post_norm == 0.0) & measured
-    return np.asarray(infinite & (zeroed | _counted_none(signals)), dtype=bool)
+    zeroed = signals.present("grad_l2_post_clip") & (signals.post_norm == 0.0)
+    return np.asarray(zeroed & measured, dtype=bool)
 
 
 def _counted_none(signals: Signals) -> BoolArray:

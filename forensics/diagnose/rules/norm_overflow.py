@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.lost_norms import lost_norms
+from forensics.diagnose.lost_norms import left_nothing, lost_norms
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
@@ -42,7 +42,8 @@ class Thresholds:
 @rule(thresholds=Thresholds, needs=("grad_l2_pre_clip",))
 def norm_overflow(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of overflowed norms."""
-    lost = signals.derived(lost_norms)
+    # A recorder may take the true norm where the loop's own clip still meets the infinite one.
+    lost = signals.derived(lost_norms) | (signals.norm_overflowed & left_nothing(signals))
     overflowed = signals.norm_overflowed | lost
     for episode in told_episodes(np.flatnonzero(overflowed), thresholds.gap):
         rows = slice(episode.first, episode.last + 1)

@@ -40,6 +40,18 @@ def test_fires_where_the_clip_left_exactly_nothing() -> None:
     assert "overflowed at steps 40 to 42 though" in finding.message
 
 
+def test_a_true_norm_does_not_mean_that_the_clip_went_by_it() -> None:
+    columns = calm(100)
+    columns["grad_l2_pre_clip"][40] = 3e21
+    columns["norm_overflow"] = np.zeros(100, dtype=bool)
+    columns["norm_overflow"][40] = True
+    columns["grad_l2_post_clip"][40] = 0.0
+    (finding,) = found(norm_overflow, run_of(columns))
+    assert "turned every gradient into 0" in finding.message
+    columns["grad_l2_post_clip"][40] = 1.0
+    assert "clipped by its true norm" in found(norm_overflow, run_of(columns))[0].remedy
+
+
 def test_silent_where_an_element_is_bad_or_nothing_tells() -> None:
     columns = calm(100)
     columns["grad_l2_pre_clip"][40] = INF
