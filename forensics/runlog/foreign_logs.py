@@ -186,7 +186,7 @@ def several(directory: Path, files: Sequence[Path], form: str, *, parts: bool = 
     return InputError(
         f"holds {len(files)} logs read as {form}: {', '.join(names[:_MOST_NAMED])}{more}",
         where=directory,
-        hint=f"`forensics report {pasted}` judges each of them"
+        hint=f"`forensics report {pasted}` judges each of {'these' if more else 'them'}"
         + ("; with --join, as parts of one run" if parts else ""),
     )
 
