@@ -43,7 +43,7 @@ from forensics.replay.bisect import bisect_run
 from forensics.replay.detection import Detector
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session, open_session
-from forensics.replay.step_forensics import examine_step
+from forensics.replay.tracing.step_forensics import examine_step
 from forensics.runlog.run import load_run
 
 EVERY = 500

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from forensics.replay.bisect import bisect_run
     from forensics.replay.capsule import run_capsule
     from forensics.replay.checkpoint_health import examine_state
-    from forensics.replay.health_bisection import bisect_health
+    from forensics.replay.health.health_bisection import bisect_health
     from forensics.runlog.growing import GrowingLog
     from forensics.runlog.log_facts import LogFacts
     from forensics.runlog.reading import Reading
@@ -116,7 +116,7 @@ _ORIGIN = {
     "Training": "forensics.record.recipe",
     "UsageError": "forensics.errors",
     "Verdict": "forensics.diagnose.finding",
-    "bisect_health": "forensics.replay.health_bisection",
+    "bisect_health": "forensics.replay.health.health_bisection",
     "bisect_run": "forensics.replay.bisect",
     "compare_runs": "forensics.diagnose.comparison:compare",
     "diagnose_run": "forensics.diagnose.engine:diagnose",

@@ -106,9 +106,7 @@ def bisect(
     """
     path = _path(run, ckpt_dir)
     if find_spec("torch") is None:
-        raise MissingExtraError(
-            "bisecting needs torch", hint="pip install torch; reports do not"
-        )
+        raise MissingExtraError("bisecting needs torch", hint="pip install torch; reports do not")
     spare_the_input(out, (path,))
     from forensics.diagnose.bisection_result import BisectStatus
     from forensics.diagnose.located import finding_of

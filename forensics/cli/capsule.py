@@ -38,9 +38,7 @@ def run(
     Exit code: 0 confirmed, 1 not confirmed, 2 no capsule, damaged, or no recipe for it.
     """
     if find_spec("torch") is None:
-        raise MissingExtraError(
-            "replaying needs torch", hint="pip install torch; reports do not"
-        )
+        raise MissingExtraError("replaying needs torch", hint="pip install torch; reports do not")
     spare_the_input(out, map(str, path.glob("*") if path.is_dir() else [path]))
     from forensics.replay.capsule import run_capsule
 

@@ -96,8 +96,8 @@ def _examine_all(paths: Sequence[str]) -> tuple[list[StateHealth], list[dict[str
 
 def _states_of(path: Path) -> Iterator[StateFile]:
     """The state itself, or those of a folder in their order."""
+    from forensics.replay.health.state_series import series_in
     from forensics.replay.saved_states import StateFile, is_state_folder
-    from forensics.replay.state_series import series_in
 
     if not path.is_dir() or is_state_folder(path):
         yield StateFile(path, None, None)

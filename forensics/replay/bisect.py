@@ -23,7 +23,7 @@ from forensics.replay.bad import NONFINITE, parse_bad
 from forensics.replay.bisect_options import Options, Progress
 from forensics.replay.bisection import State
 from forensics.replay.capsule.folder import check_folder
-from forensics.replay.health_bisection import bisect_health
+from forensics.replay.health.health_bisection import bisect_health
 from forensics.replay.inquiry import Inquiry
 from forensics.runlog.atomic import atomic_write
 from forensics.runlog.manifest import NewerSchemaError

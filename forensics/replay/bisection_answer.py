@@ -21,9 +21,9 @@ from forensics.diagnose.wording import number
 from forensics.diagnose.wording import steps as step_count
 from forensics.replay.bad import NONFINITE
 from forensics.replay.bisect_options import Options
-from forensics.replay.flip import Hit
 from forensics.replay.narrowing import Suspicion
-from forensics.replay.remedy import remedies
+from forensics.replay.proof.flip import Hit
+from forensics.replay.proof.remedy import remedies
 from forensics.replay.start_states import StateSearch
 from forensics.runlog.run import Run
 

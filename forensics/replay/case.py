@@ -21,17 +21,17 @@ from forensics.replay.bisection_answer import answer_of, looked_at
 from forensics.replay.capsule.writing import write_capsule
 from forensics.replay.detection import Detector, Passage
 from forensics.replay.growth import as_growth, growth_of, may_have_grown
-from forensics.replay.memory_state import MemoryState
 from forensics.replay.narrowing import Suspicion
 from forensics.replay.no_batch import no_batch
 from forensics.replay.parameter_norms import norms_until
-from forensics.replay.proof import Proof
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.proof.proving import Proof
+from forensics.replay.rerun.memory_state import MemoryState
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
 from forensics.replay.start_states import StateSearch
-from forensics.replay.step_forensics import behind_growth, examine
 from forensics.replay.suspects import Audit
+from forensics.replay.tracing.step_forensics import behind_growth, examine
 from forensics.runlog.run import Run
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from forensics.diagnose.state_health import StateHealth
 from forensics.errors import InputError
 from forensics.replay.bisection import Judgement, State
+from forensics.replay.health.state_survey import Survey
 from forensics.replay.saved_states import Unit, open_state
 from forensics.replay.saved_states.step_names import position_in_name
-from forensics.replay.state_survey import Survey
 from forensics.runlog.checkpoint_files import (
     BadTensor,
     CheckpointInfo,

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from forensics.diagnose.bisection_result import Departure
 from forensics.errors import NoBatchError
-from forensics.replay.memory_state import MemoryState
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.rerun.memory_state import MemoryState
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.session import Session, Trace
 
 IsBad = Callable[[ReplayedStep], bool]

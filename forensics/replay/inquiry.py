@@ -22,10 +22,10 @@ from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
 from forensics.replay.checkpoint_health import judge_state
 from forensics.replay.detection import Passage
-from forensics.replay.flip import find_hit
 from forensics.replay.location import Range, stand_before, stretch, unlogged_stretch
-from forensics.replay.lost_on_resume import find_lost, lost_origin
 from forensics.replay.narrowing import narrow
+from forensics.replay.proof.flip import find_hit
+from forensics.replay.proof.lost_on_resume import find_lost, lost_origin
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.saved_states import open_state
 from forensics.replay.session import Session, open_session

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from forensics.replay.call_site import CallSite, Parts, Phase, call_site
-from forensics.replay.graph_parameters import nearest_parameter, parameter_names
-from forensics.replay.node_sites import marking_nodes, node_name, site_of_node
-from forensics.replay.operator_call import Lane, OperatorCall, storage_key
-from forensics.replay.tensor_stats import TensorStats, nonfinite_kind, stats_of
-from forensics.replay.underflow import Underflow, lost_to_rounding, underflow_of
+from forensics.replay.tracing.call_site import CallSite, Parts, Phase, call_site
+from forensics.replay.tracing.graph_parameters import nearest_parameter, parameter_names
+from forensics.replay.tracing.node_sites import marking_nodes, node_name, site_of_node
+from forensics.replay.tracing.operator_call import Lane, OperatorCall, storage_key
+from forensics.replay.tracing.tensor_stats import TensorStats, nonfinite_kind, stats_of
+from forensics.replay.tracing.underflow import Underflow, lost_to_rounding, underflow_of
 
 _CONSTANT = -1
 """Birth index of an infinity that nobody saw being made; those below are deliberate ones."""

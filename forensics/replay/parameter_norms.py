@@ -7,7 +7,7 @@ import torch
 from forensics.record.parameters import tracked_parameters
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import l2_norms
-from forensics.replay.memory_state import MemoryState
+from forensics.replay.rerun.memory_state import MemoryState
 from forensics.replay.session import Session
 
 STATES = 4

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from forensics.replay.bad import NONFINITE, BadPredicate
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.rerun.replayed_step import ReplayedStep
 
 _OVERFLOW = ("grad", "norm")
 """Where a step is bad whose gradients overflow under the loss scale, and nothing else."""

@@ -24,13 +24,13 @@ from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.tensor_norms import l2_norms
 from forensics.record.threads import threads_for
 from forensics.record.training_state import gather_state, restore_state
-from forensics.replay.changes import Changes, applied, select_samples, to_double, widen
-from forensics.replay.loop import Loop, make_loop
-from forensics.replay.memory_state import MemoryState, capture, put_back
-from forensics.replay.rebuild import Rebuilt, Say, rebuild
-from forensics.replay.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
-from forensics.replay.row_comparison import RecordedRows, compare_rows, tolerance_between
-from forensics.replay.tensor_stats import float_tensors
+from forensics.replay.rerun.changes import Changes, applied, select_samples, to_double, widen
+from forensics.replay.rerun.loop import Loop, make_loop
+from forensics.replay.rerun.memory_state import MemoryState, capture, put_back
+from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
+from forensics.replay.rerun.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
+from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
+from forensics.replay.tracing.tensor_stats import float_tensors
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from forensics.diagnose.bisection_result import Origin
-from forensics.replay.applied_coverage import idle_note, schedule_note, without_gradient
-from forensics.replay.memory_state import MemoryState
-from forensics.replay.mode_watch import Modes, mode_note, watching_modes
+from forensics.replay.applied.coverage import idle_note, schedule_note, without_gradient
+from forensics.replay.applied.mode_watch import Modes, mode_note, watching_modes
+from forensics.replay.rerun.memory_state import MemoryState
 from forensics.replay.session import Session
-from forensics.replay.step_forensics import audit
+from forensics.replay.tracing.step_forensics import audit
 
 OnStep = Callable[[str, int, int], None]
 

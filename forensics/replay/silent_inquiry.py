@@ -6,13 +6,13 @@ from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin,
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
 from forensics.replay.detection import Passage
-from forensics.replay.flip import find_hit
 from forensics.replay.growth import growth_of
-from forensics.replay.lost_on_resume import find_lost, lost_origin
+from forensics.replay.proof.flip import find_hit
+from forensics.replay.proof.lost_on_resume import find_lost, lost_origin
 from forensics.replay.session import Session
 from forensics.replay.silent_faults import SilentFault, SilentSearch
-from forensics.replay.step_forensics import audit_step
 from forensics.replay.sweep import is_affordable, sweep
+from forensics.replay.tracing.step_forensics import audit_step
 
 MOST_SUSPECTS = 3
 """Suspected steps of a whole replay that are audited; what lasts was found in the first state."""

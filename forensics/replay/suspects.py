@@ -12,10 +12,10 @@ from forensics.errors import NotReplayableError
 from forensics.record.assembly import told
 from forensics.record.extra_columns import param_digest
 from forensics.record.parameters import tracked_parameters
-from forensics.replay.changes import Changes, batch_size
-from forensics.replay.delta_debugging import Blame, Indices, Trial, blame
-from forensics.replay.memory_state import MemoryState
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.proof.delta_debugging import Blame, Indices, Trial, blame
+from forensics.replay.rerun.changes import Changes, batch_size
+from forensics.replay.rerun.memory_state import MemoryState
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.session import Session
 
 SAMPLE_TRIALS = 64

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forensics.replay.applied_watch import AppliedWatch
+from forensics.replay.applied.watch import AppliedWatch
 from forensics.replay.detection import Detector, Passage
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
 from forensics.runlog.run import Run

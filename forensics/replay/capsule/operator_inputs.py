@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forensics.diagnose.bisection_result import FaultKind, Origin, TensorFacts
 from forensics.record.portable import NotPortableError, portable
-from forensics.replay.operator_call import Lane, OperatorCall, storage_key
-from forensics.replay.tensor_stats import nonfinite_kind, stats_of
+from forensics.replay.tracing.operator_call import Lane, OperatorCall, storage_key
+from forensics.replay.tracing.tensor_stats import nonfinite_kind, stats_of
 
 LARGEST = 64 << 20
 """Bytes of inputs above which they are not kept: the state has them all."""

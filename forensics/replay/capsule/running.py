@@ -25,10 +25,10 @@ from forensics.replay.capsule.contents import (
     read_facts,
 )
 from forensics.replay.capsule.whole_state import restore_beyond
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.session import Session, open_session
-from forensics.replay.step_forensics import audit
 from forensics.replay.suspects import place_of
+from forensics.replay.tracing.step_forensics import audit
 from forensics.runlog.json_fields import FieldError
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run

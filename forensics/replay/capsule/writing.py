@@ -39,11 +39,11 @@ from forensics.replay.capsule.operator_inputs import (
 from forensics.replay.capsule.running import expected_of, run_capsule
 from forensics.replay.capsule.scripts import operator_script, repro_script
 from forensics.replay.capsule.whole_state import whole_state
-from forensics.replay.changes import Changes, batch_size, select_samples
-from forensics.replay.memory_state import MemoryState
+from forensics.replay.rerun.changes import Changes, batch_size, select_samples
+from forensics.replay.rerun.memory_state import MemoryState
 from forensics.replay.session import Session
-from forensics.replay.step_forensics import audit, examine
 from forensics.replay.suspects import place_of
+from forensics.replay.tracing.step_forensics import audit, examine
 
 _PRIVATE = "_forensics_recipe_"
 """Prefix of the module name under which a user's file is loaded."""

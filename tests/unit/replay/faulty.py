@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import TrainingRaisedError
-from forensics.replay.memory_state import MemoryState
+from forensics.replay.rerun.memory_state import MemoryState
 from forensics.replay.session import Session
 from tests.unit.replay.recordings import open_run, record
 

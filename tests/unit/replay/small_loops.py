@@ -11,8 +11,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from forensics.record.recipe import Training
-from forensics.replay.step_facts import Context
-from forensics.replay.step_forensics import Examination, examine_training
+from forensics.replay.tracing.step_facts import Context
+from forensics.replay.tracing.step_forensics import Examination, examine_training
 
 
 def seeded(*shape: int) -> Tensor:

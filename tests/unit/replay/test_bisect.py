@@ -318,7 +318,7 @@ def test_a_proof_that_breaks_off_costs_no_located_step(
     def broken(*_: Any, **__: Any) -> None:
         raise ValueError("select() takes no indices")
 
-    monkeypatch.setattr("forensics.replay.proof.guilty_samples", broken)
+    monkeypatch.setattr("forensics.replay.proof.proving.guilty_samples", broken)
     result = quick(bad_sample)
     assert (result.status, result.first_bad_step) == (BisectStatus.LOCATED, 30)
     assert result.reproduces is True

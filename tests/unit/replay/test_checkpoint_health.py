@@ -202,7 +202,7 @@ def test_memory_that_is_not_there_is_one_reason(
     def exhausted(_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("forensics.replay.state_survey.scan_tensor", exhausted)
+    monkeypatch.setattr("forensics.replay.health.state_survey.scan_tensor", exhausted)
     judgement = judge_state(save(training_state(), tmp_path / "a.pt"))
     assert judgement.state is State.UNTESTABLE
     assert judgement.reason == "needs more memory than there is"

@@ -14,7 +14,7 @@ from forensics.diagnose.bisection_result import Departure
 from forensics.record.step_log import StepLog
 from forensics.replay import detection
 from forensics.replay.detection import Detector, Passage
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.session import Session
 
 

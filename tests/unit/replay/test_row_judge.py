@@ -9,7 +9,7 @@ import pytest
 
 from forensics.record.step_log import SkipLog, StepLog
 from forensics.replay.bad import parse_bad
-from forensics.replay.replayed_step import ReplayedStep
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 
 JUDGE = RowJudge(parse_bad(None))

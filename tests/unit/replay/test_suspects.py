@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from forensics.replay.changes import Changes
-from forensics.replay.replayed_step import ReplayedStep
-from forensics.replay.step_forensics import examine_step
+from forensics.replay.rerun.changes import Changes
+from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.suspects import again, guilty_samples, place_of, same_fault
+from forensics.replay.tracing.step_forensics import examine_step
 from tests.unit.replay.faulty import before_step
 
 

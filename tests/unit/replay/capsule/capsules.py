@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.replay.capsule import write_capsule
-from forensics.replay.step_forensics import audit_step
+from forensics.replay.tracing.step_forensics import audit_step
 from tests.unit.replay.faulty import before_step
 
 

@@ -16,7 +16,7 @@ from forensics.record.options import RecordOptions
 from forensics.record.recipe_lookup import find_recipe
 from forensics.record.reference_loop import record_run
 from forensics.replay.capsule import folder, run_capsule, write_capsule
-from forensics.replay.step_forensics import audit_step
+from forensics.replay.tracing.step_forensics import audit_step
 from tests.unit.replay.capsule.capsules import result_of, run_script, write
 from tests.unit.replay.faulty import before_step
 from tests.unit.replay.recordings import open_run

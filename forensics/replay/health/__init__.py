@@ -1,0 +1,1 @@
+"""Saved states judged by their values alone, without a recipe."""

@@ -1,0 +1,1 @@
+"""A recorded training run again: what it is rebuilt from, and what a step of it came to."""

@@ -1,0 +1,1 @@
+"""One step under the operator trace: where a non-finite value came from, and why."""
