@@ -112,6 +112,7 @@ class Session:
         self.untestable: dict[int, str] = {}
         self._found = found
         self._rows = RecordedRows(run.steps)
+        self._digests = self.tolerance == 0 and run.steps.has("param_digest")
         self._saved = {info.step: info for info in run.checkpoints if _is_finite(info)}
         self._loops: dict[tuple[str | None, float | None], Loop] = {}
         self._wide = False
@@ -338,7 +339,7 @@ class Session:
         return Precision(name, recorded.device_type)
 
     def _wants_digest(self) -> bool:
-        return self.tolerance == 0 and self._rows.has(self.step_index - 1, "param_digest")
+        return self._digests and self._rows.has(self.step_index - 1, "param_digest")
 
     def _drop_loops(self) -> None:
         for loop in self._loops.values():
