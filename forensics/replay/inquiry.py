@@ -165,7 +165,8 @@ class Inquiry(Case):
     def _flaw(self, info: CheckpointInfo) -> str:
         """Why a state that its health file calls sound cannot be opened; empty where it can."""
         try:
-            open_state(info.path, self.run.path)
+            # The folder may be a link of the user's to another disk, as the session takes it too.
+            open_state(info.path, self.run.path if info.path.is_symlink() else None)
         except InputError as error:
             return error.what
         return ""

@@ -225,6 +225,16 @@ def test_a_pickle_with_code_is_no_state(
     assert "1 untestable" in text
 
 
+def test_states_on_another_disk_are_as_good_as_beside_the_log(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "checkpoints").rename(tmp_path / "other disk")
+    (run / "checkpoints").symlink_to(tmp_path / "other disk")
+    text = told(capsys, run, "--no-what-if")
+    assert "FIRST BAD STEP  6" in text
+    assert "untestable" not in text
+
+
 def test_a_link_out_of_the_directory_is_not_followed(
     run: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
