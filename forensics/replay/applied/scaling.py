@@ -57,8 +57,7 @@ def step_past_the_scaler(facts: StepFacts) -> Origin | None:
         if scale in (0.0, 1.0) or call.scaler is not None or call.unscaled:
             continue
         norm = math.hypot(*(look.grad_l2 for look in call.entry.values()))
-        names = [facts.name_of(look.parameter) for look in call.entry.values()]
-        came = math.hypot(*(facts.trace.arrived.get(name, 0.0) for name in names))
+        came = _arrived(facts, call)
         if not came or norm < came / math.sqrt(scale) or not _is_same(facts, call, norm, came):
             continue  # unscaled by hand
         largest = max(call.entry.values(), key=lambda look: look.grad_l2)
@@ -78,6 +77,12 @@ def step_past_the_scaler(facts: StepFacts) -> Origin | None:
     return None
 
 
+def _arrived(facts: StepFacts, call: OptimizerCall) -> float:
+    """L2 norm of an optimizer's gradients as backward left them, over all its parameters."""
+    names = [facts.name_of(look.parameter) for look in call.entry.values()]
+    return math.hypot(*(facts.trace.arrived.get(name, 0.0) for name in names))
+
+
 def divided_again(facts: StepFacts) -> Origin | None:
     """The optimizer got gradients divided by the loss scale once more than they were multiplied.
 
@@ -90,8 +95,7 @@ def divided_again(facts: StepFacts) -> Origin | None:
     for call in facts.taken:
         if scale < _LEAST_SCALE or call.found_inf is not None:  # that kernel divides by itself
             continue
-        names = [facts.name_of(look.parameter) for look in call.entry.values()]
-        came = math.hypot(*(facts.trace.arrived.get(name, 0.0) for name in names))
+        came = _arrived(facts, call)
         due = came / (scale if multiplied else 1.0)
         got = math.hypot(*(look.grad_l2 for look in call.entry.values()))
         sizes = (due, *(clip.max_norm for clip in facts.events.clips if clip.max_norm < due))
