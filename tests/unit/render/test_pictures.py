@@ -18,7 +18,9 @@ from forensics import load_run, plot_compare, plot_params, plot_run, plot_scale
 from tests.unit.render.drawn import pixels
 
 PICTURES = Path(__file__).parent / "pictures"
-SAMPLES = Path(__file__).parents[3] / "sample_runs"
+PROJECT = Path(__file__).parents[3]
+SAMPLES = Path("sample_runs")
+"""Not absolute: pictures say where their run lies, and a checkout may lie anywhere."""
 TOLERANCE = 0.02
 """Share of full black that a thumbnail may differ by on average; a missing line is above it."""
 BLOCK = 20
@@ -43,6 +45,11 @@ def difference(a: np.ndarray, b: np.ndarray) -> float:
     ]
     means = [part.mean(axis=(1, 3)) for part in parts]
     return float(np.abs(means[0] - means[1]).max() / 255)
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PROJECT)
 
 
 @pytest.mark.parametrize("name", DRAWN)
