@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from forensics.cli import main
-from forensics.cli.rules import _ID_WIDTH
 from forensics.diagnose.rules import GROUPS, RULES
+from forensics.render.rules_text import ID_WIDTH
 
 
 def test_all_rules_are_listed_by_group_with_their_summaries(
@@ -26,7 +29,7 @@ def test_all_rules_are_listed_by_group_with_their_summaries(
 
 
 def test_ids_fit_their_column() -> None:
-    assert max(len(rule.id) for rule in RULES) <= _ID_WIDTH
+    assert max(len(rule.id) for rule in RULES) <= ID_WIDTH
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -62,3 +65,26 @@ def test_an_unknown_rule_is_answered_with_the_nearest(
 ) -> None:
     assert main(["rules", name]) == 2
     assert hint in capsys.readouterr().err
+
+
+def test_json_tells_every_rule_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)["rules"]
+    assert [entry["rule"] for entry in told] == [rule.id for rule in RULES]
+    for entry, rule in zip(told, RULES, strict=True):
+        assert rule in GROUPS[entry["group"]]
+        assert entry["doc"].startswith(entry["summary"])
+        assert {t["name"]: t["source"] for t in entry["thresholds"]} == rule.sources()
+
+
+def test_one_rule_alone_is_told_in_every_format(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["rules", "loss-spike", "--format", "json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)["rules"]
+    assert (entry["rule"], entry["needs"]) == ("loss-spike", ["loss"])
+    assert main(["rules", "loss-spike", "--out", str(tmp_path / "spike.md")]) == 0
+    text = (tmp_path / "spike.md").read_text()
+    assert text.startswith("## loss-spike\n")
+    assert "| `z` | `8.0` |" in text
+    assert "nonfinite-loss" not in text
