@@ -1,0 +1,1 @@
+"""Real processes, killed, starved of disk and fed by strangers: docs/reliability.md lists them."""
