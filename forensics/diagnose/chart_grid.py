@@ -20,6 +20,14 @@ from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 _SAMPLED = 32
 """Values of a stretch that its middle is taken from; a median of 32 is known to 0.2 sigma."""
 
+SPARSE = 0.5
+"""Share of rows below which a column is drawn as points: a validation loss, not a gap."""
+
+
+def sparse_in(present: BoolArray) -> bool:
+    """Is a column written in so few rows that a line would lie?"""
+    return bool(np.count_nonzero(present) < SPARSE * len(present))
+
 
 @dataclass(frozen=True)
 class Span:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from forensics.diagnose.chart_axis import RANGE, WIDE_RANGE, axis_of
-from forensics.diagnose.chart_grid import Grid
+from forensics.diagnose.chart_grid import Grid, sparse_in
 from forensics.diagnose.chart_parts import (
     Band,
     Chart,
@@ -29,12 +29,10 @@ from forensics.diagnose.signals import Signals
 from forensics.runlog.log_facts import PER_STEP
 from forensics.runlog.run import Run
 from forensics.runlog.schema import is_group_lr
-from forensics.runlog.steps import BoolArray, FloatArray, IntArray
+from forensics.runlog.steps import FloatArray, IntArray
 
 PLACES = 1200
 """Stretches by default: more than a page at 200 dpi can tell apart at a line's width."""
-SPARSE = 0.5
-"""Share of rows below which a column is drawn as points: a validation loss, not a gap."""
 ROUTINE_LABEL = "scaler overflow"
 MOST_GROUPS = 6
 """Learning rates of so many parameter groups are drawn; more lines cannot be told apart."""
@@ -149,11 +147,6 @@ def _chart(
         marks=tuple(marks),
         limits=limits,
     )
-
-
-def sparse_in(present: BoolArray) -> bool:
-    """Is a column written in so few rows that a line would lie?"""
-    return bool(np.count_nonzero(present) < SPARSE * len(present))
 
 
 def _finite(values: FloatArray) -> FloatArray:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forensics.diagnose.dating import dated
+from forensics.diagnose.excerpts import with_excerpts
 from forensics.diagnose.finding import Diagnosis, Finding, Outcome, RuleOutcome
 from forensics.diagnose.rule import Rule
 from forensics.diagnose.signals import Signals
@@ -67,7 +68,7 @@ def diagnose(
         rules=tuple(outcomes),
         source=run,
     )
-    return _with_bisection(diagnosis, result, notes)
+    return with_excerpts(_with_bisection(diagnosis, result, notes), signals)
 
 
 def _bisection_of(run: Run) -> tuple[Run, BisectionResult | None, tuple[str, ...]]:

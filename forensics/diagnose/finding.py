@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from forensics.diagnose.excerpts import Excerpt
     from forensics.runlog.run import Run
 
 
@@ -61,6 +62,7 @@ class Finding:
         evidence: the points behind it.
         cause: what usually causes it, fitted to what this run shows.
         remedy: what to do, fitted to what this run shows.
+        excerpts: the log around it, for sparklines; no part of what is told or compared.
     """
 
     rule: str
@@ -73,6 +75,7 @@ class Finding:
     cause: str = ""
     remedy: str = ""
     earliest_step: int | None = None
+    excerpts: tuple[Excerpt, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def begins(self) -> int:

@@ -82,7 +82,7 @@ def factor(ratio: float) -> str:
 def sentence(text: str) -> str:
     """A message as a sentence; the name of a column or parameter keeps its own spelling."""
     text = text.strip()
-    first = text.split(" ", 1)[0]
+    first = text.split(" ", 1)[0].rstrip(".")
     if not any(mark in first for mark in "._0123456789"):
         text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -46,7 +46,7 @@ class Page:
     def __init__(self, width: int = 80, *, colour: bool = False, ascii_only: bool = False) -> None:
         self.width = max(width, NARROWEST)
         self._colour = colour
-        self._ascii = ascii_only
+        self.ascii_only = ascii_only
         self._lines: list[str] = []
 
     def text(self) -> str:
@@ -106,7 +106,7 @@ class Page:
     def safe(self, text: str) -> str:
         """The text as this page may print it."""
         text = visible(text)
-        return plain_ascii(text) if self._ascii else text
+        return plain_ascii(text) if self.ascii_only else text
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -19,6 +19,7 @@ from forensics.render.phrases import (
     tally,
 )
 from forensics.render.safe_text import display_width
+from forensics.render.sparkline import put_sparklines
 
 MOST_ROWS = 12
 """Rows of findings that are shown unasked; more are counted, and JSON has them all."""
@@ -124,6 +125,7 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
         return
     verdict = diagnosis.verdict
     told = {*(entry.detail for entry in verdict.timeline)}
+    drawn: set[str] = set()
     rows = report_order(diagnosis, apart=verbose)
     shown = rows if verbose else rows[:MOST_ROWS]
     for number, row in enumerate(shown):
@@ -135,7 +137,7 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
             *_place(page.width, span(finding, diagnosis.run), row.relation),
         ]
         page.row(cells, label=label)
-        _detail(page, row, told=told, verbose=verbose)
+        _detail(page, row, told=told, drawn=drawn, verbose=verbose)
     if len(rows) > len(shown):
         page.labelled("", _folded(rows[len(shown) :]))
     page.blank()
@@ -159,14 +161,17 @@ def _others(row: FindingGroup) -> str:
     return f"{len(row.findings):,} episodes, the last from {last:,} on"
 
 
-def _detail(page: Page, row: FindingGroup, *, told: set[str], verbose: bool) -> None:
-    """What stands below a finding's row: its message, its points, and in full its advice."""
+def _detail(
+    page: Page, row: FindingGroup, *, told: set[str], drawn: set[str], verbose: bool
+) -> None:
+    """What stands below a finding's row: message, sparklines, points, and in full its advice."""
     finding, indent = row.head, MARGIN + _SEVERITY_WIDTH + 2
     if verbose or finding.message not in told:
         page.paragraph(message(finding), indent=indent)
     if len(row.findings) > 1:
         page.paragraph(_others(row), indent=indent)
     if verbose or (row.relation != FOLLOWS and finding.severity > Severity.INFO):
+        put_sparklines(page, finding, indent=indent, told=drawn)
         for evidence in finding.evidence:
             text = f"{evidence.signal}: {points(evidence, None) if verbose else points(evidence)}"
             page.paragraph(text, indent=indent, hang=indent + 2, code=DIM)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
+from forensics.diagnose.chart_axis import Axis, Layout
+from forensics.diagnose.excerpts import Excerpt
 from forensics.diagnose.finding import (
     Diagnosis,
     Evidence,
@@ -49,6 +53,25 @@ def facts(**changes: object) -> RunFacts:
     return RunFacts(**{**values, **changes})  # type: ignore[arg-type]
 
 
+def _around_the_overflow() -> Iterator[Excerpt]:
+    """Loss and norm of steps 6,797 to the end: the norm grows until the loss is NaN."""
+    grown = np.geomspace(0.6, 2.1, 32)
+    for column, values in (("loss", np.linspace(2.6, 2.41, 32)), ("grad_l2_pre_clip", grown)):
+        low = np.concatenate((values, np.full(96, np.nan)))
+        yield Excerpt(
+            column=column,
+            unit="step",
+            first_step=6_797,
+            last_step=12_479,
+            low=low,
+            high=low,
+            bad=np.isnan(low) & (column == "loss"),
+            begin=32,
+            end=128,
+            axis=Axis(Layout.LINEAR),
+        )
+
+
 def forward_overflow() -> Diagnosis:
     """A forward pass that overflows from some step on, and everything that follows."""
     loss = Evidence(signal="loss", steps=(8_216, 8_217, 8_218), values=(2.43, 2.41, math.nan))
@@ -66,6 +89,7 @@ def forward_overflow() -> Diagnosis:
             cause="The forward pass overflows in fp16: norms grew for 1,300 steps before it.",
             remedy="Find what makes blocks.11.attn grow since 6,900 and resume from before it "
             "(step-6000); in bf16 if the device has it.",
+            excerpts=tuple(_around_the_overflow()),
         ),
         Finding(
             rule="dead-run",
