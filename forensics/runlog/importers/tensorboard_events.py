@@ -17,6 +17,7 @@ from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.lr_skips import with_lr_skips
 from forensics.runlog.scanner.masked import restore_filtered_nan
 from forensics.runlog.scanner.records import RecordRows
 from forensics.runlog.scanner.source import LogSource
@@ -53,7 +54,8 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     if not ours:
         return table
     table, masked = restore_filtered_nan(table)
-    return replace(table, facts=replace(facts, notes=(*facts.notes, *filter(None, [masked]))))
+    table, rate = with_lr_skips(table)
+    return replace(table, facts=replace(facts, notes=(*facts.notes, *filter(None, [masked, rate]))))
 
 
 def _segments(paths: Sequence[Path]) -> Iterator[list[Scalar]]:

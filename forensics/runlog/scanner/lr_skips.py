@@ -4,7 +4,9 @@ A trainer that counts attempted steps but moves its schedule only with the optim
 with fp16) leaves the schedule standing still on a skip. Where the schedule is linear, the learning
 rate is the number of steps taken times a constant, so that each record tells exactly how many were
 skipped until then: in a warm-up ``lr = slope · taken``, in a linear decay to 0 at step N
-``lr = slope · (N - taken)``. The slope is the steepest one seen: a skip can only flatten it.
+``lr = slope · (N - taken)``. The slope is the steepest one seen: a skip can only flatten it. So it
+is with a cosine whose end is known (``cosine_rate``); of other smooth decays each stretch is judged
+by those around it (``smooth_rate``).
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from forensics.runlog.scanner.cosine_rate import lost_in_cosine
+from forensics.runlog.scanner.smooth_rate import skips_in_fall
 from forensics.runlog.steps import BoolArray, Column, FloatArray, IntArray, StepTable
 
 _WHOLE = 0.05
@@ -52,12 +56,13 @@ def skips_by_rate(
     Args:
         step: step of each record, 1-based (steps attempted until then), ascending, shape (rows,).
         lr: learning rate at each, NaN where not logged, shape (rows,).
-        planned: steps after which a linear decay reaches 0, where known.
+        planned: steps after which a linear decay or a cosine reaches 0, where known.
         may_lag: can the rate be logged before the schedule moves? None where unknown: then one
-            step that is missing all along is taken for that.
+            step that is missing from the first record on is taken for that, which is no fault.
 
     Returns:
-        None where no stretch of the schedule is straight, or its steps do not come out whole.
+        None where no stretch of the schedule is straight or smooth, or its steps do not come out
+        whole.
     """
     rows = np.flatnonzero(np.isfinite(lr))
     if len(rows) < _FEWEST:
@@ -68,15 +73,51 @@ def skips_by_rate(
     rising = _lost_in_warmup(at[: peak + 1], rate[: peak + 1])
     if rising is not None:
         lost[: peak + 1] = rising
-    falling = _lost_in_decay(at[peak:], rate[peak:], planned)
-    if falling is None:
-        falling = _lost_in_decay(at[peak:], rate[peak:], None)
-        if falling is not None and rising is not None:  # none is known to be lost in between
-            falling += rising[np.isfinite(rising)][-1]
+    falling = _falling(at, rate, peak, planned, rising)
     if falling is not None:
         start = peak + 1 if rising is not None else peak
         lost[start:] = falling[start - peak :]
-    return _brackets(rows, lost, len(step), may_lag)
+    counted = _brackets(rows, lost, len(step), may_lag)
+    return (
+        counted if falling is not None else _with_smooth(counted, at, rate, rows, peak, len(step))
+    )
+
+
+def _falling(
+    at: IntArray, rate: FloatArray, peak: int, planned: int | None, rising: FloatArray | None
+) -> FloatArray | None:
+    """Steps lost until each record from the peak on, of a linear decay or a cosine; else None."""
+    straight = _lost_in_decay(at[peak:], rate[peak:], planned)
+    if straight is not None:
+        return straight
+    straight = _lost_in_decay(at[peak:], rate[peak:], None)
+    if straight is not None:
+        if rising is not None:  # none is known to be lost in between
+            straight += rising[np.isfinite(rising)][-1]
+        return straight
+    if planned is None:
+        return None
+    slope, after = None, 0
+    if rising is not None:
+        seen = np.flatnonzero(np.isfinite(rising) & (rate[: peak + 1] > 0))
+        last = int(seen[-1])
+        after = int(at[last] - rising[last])
+        slope = float(rate[last] / after)
+    return lost_in_cosine(at[peak:], rate[peak:], planned, slope=slope, after=max(after - 1, 0))
+
+
+def _with_smooth(
+    counted: LrSkips | None, at: IntArray, rate: FloatArray, rows: IntArray, peak: int, count: int
+) -> LrSkips | None:
+    """What is known of the warm-up, and of a decay that is smooth."""
+    skips, known = skips_in_fall(at[peak:], rate[peak:])
+    if not known.any():
+        return counted
+    base = counted or LrSkips(np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool), 0)
+    skipped, told = base.skipped.copy(), base.known.copy()
+    skipped[rows[peak:][known]] = skips[known]
+    told[rows[peak:][known]] = True
+    return LrSkips(skipped, told, base.lag)
 
 
 def _lost_in_warmup(at: IntArray, rate: FloatArray) -> FloatArray | None:
@@ -128,7 +169,11 @@ def _lost_in_decay(at: IntArray, rate: FloatArray, planned: int | None) -> Float
     left = rate / slope
     if planned is not None:
         lost = _whole(at - (planned - left))
-        return lost if lost is not None and (lost[1:] >= 0).all() else None
+        if lost is None or (lost[1:] < 0).any():
+            return None
+        if not 0 <= lost[0] <= lost[1]:  # the first record lies in the warm-up yet
+            lost[0] = np.nan
+        return lost
     lost = _whole((at[1:] - at[1]) - (left[1] - left[1:]))
     if lost is None or (lost < 0).any():
         return None
@@ -153,7 +198,7 @@ def _brackets(rows: IntArray, lost: FloatArray, count: int, may_lag: bool | None
     grown = np.diff(total)
     if (grown < 0).any():
         return None  # the schedule was moved by hand, or is not what it seemed to be
-    lag = int(total[0] >= 1 and (may_lag or (may_lag is None and (total == 1).all())))
+    lag = int(total[0] >= 1 and may_lag is not False)
     skipped = np.zeros(count, dtype=np.int64)
     skipped[at] = np.concatenate(([total[0] - lag], grown)).astype(np.int64)
     told = np.zeros(count, dtype=bool)

@@ -62,6 +62,43 @@ def test_a_rate_that_is_logged_a_step_late_is_no_skip(schedule) -> None:  # type
         assert found.skipped.sum() == 0
 
 
+@settings(deadline=None, max_examples=60)
+@given(skips=SKIPS, every=st.sampled_from([1, 5, 10, 25]), lag=st.booleans(), known=st.booleans())
+def test_each_skip_of_a_cosine_is_counted_between_its_records(
+    skips: list[int], every: int, lag: bool, known: bool
+) -> None:
+    step, lr = log(skips, every, cosine, lag=int(lag))
+    found = skips_by_rate(step, lr, planned=STEPS if known else None, may_lag=lag)
+    assert found is not None
+    rows = np.flatnonzero(found.known)
+    counted = np.concatenate(([0], np.cumsum(by_row(skips, step, every))))
+    told = found.skipped[rows]
+    assert (told <= np.diff(counted[rows + 1], prepend=0) + (step[rows] <= 2 * every)).all()
+    assert found.skipped.sum() <= len(skips)
+    if known and every > 1:  # the last steps are too flat, and of the peak nothing is known
+        assert found.skipped.sum() >= len(skips) - sum(s > STEPS - 80 for s in skips)
+
+
+def test_the_peak_that_lies_in_the_warm_up_is_no_part_of_the_decay() -> None:
+    """Its rate is one of the warm-up, which the decay has at another step."""
+    step = np.arange(50, STEPS + 1, 50)
+    for warmup in (100, 130):
+        taken = step - 1.0
+        falling = BASE * (STEPS - taken) / (STEPS - warmup)
+        lr = np.where(taken < warmup, BASE * taken / warmup, falling)
+        found = skips_by_rate(step, lr, planned=STEPS, may_lag=True)
+        assert found is not None
+        assert not found.skipped.any()
+
+
+@pytest.mark.parametrize("told", [1, 2, 5])
+def test_one_step_that_may_be_the_lag_is_not_counted(told: int) -> None:
+    step, lr = log(list(range(1, told + 1)), 10, cosine)
+    found = skips_by_rate(step, lr, planned=STEPS)
+    assert found is not None
+    assert found.skipped.sum() == told - 1
+
+
 def test_the_same_offset_is_a_skip_where_no_version_lags() -> None:
     step, lr = log([3], 10, linear)
     found = skips_by_rate(step, lr, planned=STEPS, may_lag=False)
