@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.cli.reading_options import reading_of, reading_options
 from forensics.diagnose.comparison import compare as compare_runs
 from forensics.errors import ExitCode
 from forensics.render.output import choose_format
@@ -24,11 +25,21 @@ from forensics.runlog.run import load_run
     help="Relative difference up to which numbers are alike. Default: 0, the same bits.",
 )
 @output_options
-def compare(run_a: str, run_b: str, rtol: float, form: str | None, out: Path | None) -> ExitCode:
+@reading_options
+def compare(
+    run_a: str,
+    run_b: str,
+    rtol: float,
+    form: str | None,
+    out: Path | None,
+    format_in: str,
+    mapping: tuple[str, ...],
+) -> ExitCode:
     """Say whether two runs are the same, and where they part.
 
     Compares every column over the steps that both have, then config, code, data and machine, then
-    loss, norm, clip rate and skip rate as a whole. Clocks and throughput are left out.
+    loss, norm, clip rate and skip rate as a whole. Clocks and throughput are left out. A RUN is
+    what `report` takes, a log of another program too; --map and --format-in hold for both.
 
     \b
     Examples:
@@ -40,7 +51,8 @@ def compare(run_a: str, run_b: str, rtol: float, form: str | None, out: Path | N
     2 a RUN that cannot be read, or no step in common.
     """
     spare_the_input(out, (run_a, run_b))
-    comparison = compare_runs(load_run(run_a), load_run(run_b), rtol=rtol)
+    reading = reading_of(format_in, mapping)
+    comparison = compare_runs(load_run(run_a, reading), load_run(run_b, reading), rtol=rtol)
     chosen = choose_format(form, out)
     if chosen == "json":
         from forensics.render.compare_json import render_compare_json

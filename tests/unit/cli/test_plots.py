@@ -45,6 +45,21 @@ def test_a_picture_goes_beside_the_run_and_its_path_is_printed(
         assert image.info["dpi"] == pytest.approx((200, 200), abs=0.1)
 
 
+def test_two_logs_with_other_names_are_drawn_by_a_map_of_both(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, shift in (("before", 0), ("after", 1)):
+        rows = "".join(f"{k},{3 - 0.1 * k + shift * (k > 5)}\n" for k in range(20))
+        Path(f"{name}.csv").write_text(f"it,train/total\n{rows}")
+    arguments = ["plot-compare", "before.csv", "after.csv", "--out", "apart.svg"]
+    mapping = ["--map", "loss=train/total", "--map", "step=it"]
+    assert main(arguments) == 2
+    assert "before.csv" in capsys.readouterr().err
+    assert main([*arguments, *mapping]) == 0
+    assert main(["compare", "before.csv", "after.csv", *mapping]) == 1
+    assert "loss at 6" in capsys.readouterr().out
+
+
 def test_a_run_called_dot_has_a_name_all_the_same(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
