@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+_FIRST_STEP = re.compile(r"failed (?:at step|between steps) (\d+)")
 
 
 @dataclass
@@ -70,6 +73,12 @@ class DiskGuard:
     def missing(self) -> tuple[str, ...]:
         """What the run lacks, one clause a kind of file."""
         return (*self._earlier, *(lost.clause(kind) for kind, lost in self._lost.items()))
+
+
+def still_missing(missing: Iterable[str], from_step: int) -> tuple[str, ...]:
+    """What stays lost of a run that goes on at ``from_step``: what failed later is done again."""
+    firsts = {clause: _FIRST_STEP.search(clause) for clause in missing}
+    return tuple(c for c, first in firsts.items() if first is None or int(first[1]) < from_step)
 
 
 def _reason(error: Exception) -> str:

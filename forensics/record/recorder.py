@@ -26,6 +26,7 @@ from forensics.record.manifest_keeper import ManifestKeeper
 from forensics.record.options import FREE_EXTRAS
 from forensics.record.parameters import ArrivalOrder, learning_rates, tracked_parameters
 from forensics.record.provenance import describe_run
+from forensics.record.run_directory import changing
 from forensics.record.run_files import RunFiles
 from forensics.record.snapshots import Snapshot, SnapshotTaker
 from forensics.record.step_log import SkipLog, StepLog
@@ -77,6 +78,7 @@ class Recorder:
 
     Raises:
         UsageError: the directory holds a run already or is in use, or an unknown extra column.
+        InputError: the directory cannot be made or written.
     """
 
     replaying = False
@@ -285,9 +287,10 @@ class Recorder:
             raise UsageError(
                 "holds a run already", where=self.run_dir, hint="choose another directory"
             )
-        self.run_dir.mkdir(parents=True, exist_ok=True)
         lock = RunLock(self.run_dir)
-        lock.acquire()
+        with changing(self.run_dir):
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
         return lock
 
     def _lost(self, line: str) -> None:

@@ -18,6 +18,7 @@ from forensics.record.assembly import (
 )
 from forensics.record.checkpoints import CheckpointStore
 from forensics.record.config import Config
+from forensics.record.disk_guard import still_missing
 from forensics.record.health import HealthScan
 from forensics.record.options import KeepPolicy, RecordOptions
 from forensics.record.parameters import ArrivalOrder, learning_rates, tracked_parameters
@@ -26,6 +27,7 @@ from forensics.record.recipe import Recipe, Training
 from forensics.record.recorder import Recorder, columns_of
 from forensics.record.run_directory import (
     ResumePoint,
+    changing,
     check_columns,
     clear_run,
     find_resume_point,
@@ -183,10 +185,11 @@ def _begin(setting: _Setting, point: ResumePoint | None, lock: RunLock) -> _Reco
     """Open the run directory: cleared, continued or new."""
     recipe, config, options = setting.recipe, setting.config, setting.options
     training, manifest, first_step = setting.training, setting.manifest, 0
-    if point is not None:
-        manifest, first_step = _continue(setting, point), point.step
-    elif options.overwrite:
-        clear_run(options.out)
+    with changing(options.out):
+        if point is not None:
+            manifest, first_step = _continue(setting, point), point.step
+        elif options.overwrite:
+            clear_run(options.out)
     parameters = tracked_parameters(training.model, training.optimizers)
     arrival = ArrivalOrder(parameters, manifest.arrival_order)
     recorder = Recorder(
@@ -279,7 +282,13 @@ def _continue(setting: _Setting, point: ResumePoint) -> Manifest:
     if point.state is not None:
         restore_state(setting.training, point.state, where=point.path)
     supersede(out, point.step)
-    return replace(before, recipe=now.recipe, schedule=now.schedule, recording=now.recording)
+    return replace(
+        before,
+        recipe=now.recipe,
+        schedule=now.schedule,
+        recording=now.recording,
+        missing=still_missing(before.missing, point.step),
+    )
 
 
 @contextmanager

@@ -55,17 +55,26 @@ def locked_directory(options: RecordOptions) -> Iterator[RunLock]:
             hint="--resume continues it, --overwrite removes it, or choose another --out",
         )
     lock = RunLock(out, takeover=options.resume or options.overwrite)
-    try:
+    with changing(out):
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror or error}", where=out, hint="choose another --out"
-        ) from error
     try:
         yield lock
     finally:
         lock.release()
+
+
+@contextmanager
+def changing(out: Path) -> Iterator[None]:
+    """What must be done on the disk before the first step; a disk that refuses is an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror or error}",
+            where=out,
+            hint="nothing in it is lost; make room or allow it, or choose another --out",
+        ) from error
 
 
 def holds_run(directory: Path) -> bool:
@@ -95,6 +104,12 @@ def find_resume_point(
     if not holds_run(out):
         say(f"{out}: no run to resume: beginning at step 0")
         return None
+    if not (out / MANIFEST_NAME).exists():
+        raise UsageError(
+            f"has no {MANIFEST_NAME}, so nothing tells how it was recorded",
+            where=out,
+            hint="--overwrite removes it and begins anew, or choose another --out",
+        )
     manifest = read_manifest(out)
     _check_same(manifest, recipe_name, config, out)
     # A name without "nonfinite" means that the state is finite.

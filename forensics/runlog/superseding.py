@@ -53,7 +53,11 @@ def supersede(run_dir: str | os.PathLike[str], from_step: int) -> Path | None:
     number = 1 + max((int(p.name) for p in folder.iterdir() if p.name.isdecimal()), default=0)
     staging = folder / f".{number}.tmp"
     staging.mkdir()
-    _copy(run, staging, from_step)
+    try:
+        _copy(run, staging, from_step)
+    except OSError:
+        shutil.rmtree(staging, ignore_errors=True)  # on a full disk its room is needed
+        raise
     grave = folder / str(number)
     os.rename(staging, grave)
     sync_directory(folder)

@@ -1,6 +1,6 @@
 import pytest
 
-from forensics.record.disk_guard import DiskGuard
+from forensics.record.disk_guard import DiskGuard, still_missing
 
 
 def fail(guard: DiskGuard, kind: str, step: int, error: Exception | None = None) -> None:
@@ -52,3 +52,14 @@ def test_torchs_wrapper_is_told_by_its_cause():
     assert "No space left" in guard.missing[0]
     fail(guard, "other", 0, RuntimeError("failed\nframe #0"))
     assert guard.missing[1] == "other: 1 write failed at step 0 (failed)"
+
+
+def test_what_a_resume_does_again_is_missing_no_more():
+    guard = DiskGuard(lambda line: None)
+    for step in (3, 9):
+        fail(guard, "params", step)
+    fail(guard, "steps.csv", 12)
+    clauses = (*guard.missing, "a clause of another version")
+    assert still_missing(clauses, 12) == (clauses[0], clauses[2])
+    assert still_missing(clauses, 0) == (clauses[2],)
+    assert still_missing(clauses, 13) == clauses
