@@ -10,9 +10,13 @@ from pathlib import Path
 
 from forensics.errors import InputError
 from forensics.runlog.importers import IMPORTERS
-from forensics.runlog.importers.detect import Choice, detect, import_logs, unknown
+from forensics.runlog.importers.detect import Choice, detect, import_logs
+from forensics.runlog.importers.refusals import is_binary, unknown
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.named_csv import header_of
+from forensics.runlog.scanner.names import canonical_name
+from forensics.runlog.scanner.numbers import number
 from forensics.runlog.scanner.source import STDIN, head_of, spooled
 from forensics.runlog.steps import StepTable
 from forensics.runlog.steps_csv import read_steps
@@ -23,8 +27,6 @@ _EVENTS = "tfevents"
 _MOST_FILES = 200
 _DEPTH = 2
 """Levels of a directory that are looked at: version_0/metrics.csv, checkpoint-500/…"""
-_PROSE = 20
-"""Lines of text from which on a file without a header is no CSV whose header is odd."""
 _RUN_MARKS = ("run.json", "steps.csv", "steps.csv.gz")
 _SURE = 0.3
 """Confidence from which a file in a directory is taken for its log."""
@@ -80,10 +82,17 @@ def _read(files: Sequence[Path], reading: Reading) -> StepTable:
     if table is not None:
         return table
     head = head_of(files[0])
-    prose = len(head.lines) > _PROSE and not header_of(head)
-    if head.text.lstrip()[:1] in (b"{", b"[") or (prose and head.text.isascii()):
-        raise unknown(files[0])
+    if head.lines and (is_binary(head.raw) or not (header_of(head) or _is_table(head))):
+        raise unknown(files[0], head)
     return read_steps(files[0])  # which says what it is, or is not
+
+
+def _is_table(head: Head) -> bool:
+    """Is it a CSV whose rows are odd, of one column, or one that has lost its header?"""
+    cells = [cell.strip() for cell in re.split(rb"[,;\t]", head.first_line)]
+    if any(canonical_name(cell.decode("utf-8", "replace")) is not None for cell in cells):
+        return True
+    return len(cells) > 1 and all(number(cell) is not None for cell in cells)
 
 
 def logs_in(directory: Path, reading: Reading) -> list[Path]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forensics.errors import InputError, UsageError
+from forensics.errors import UsageError
 from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.importer import Importer, Match
+from forensics.runlog.importers.refusals import no_such_format
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.ending import crash_after
@@ -86,17 +87,4 @@ def _named(name: str) -> Choice:
     for importer in IMPORTERS:
         if importer.name == name:
             return Choice(importer, Match(1.0, "named by --format-in"))
-    raise UsageError(
-        f"no format is called {name!r}",
-        where="--format-in",
-        hint=f"there are {', '.join(importer.name for importer in IMPORTERS)}",
-    )
-
-
-def unknown(path: Path) -> InputError:
-    """The error for a file that no importer knows."""
-    return InputError(
-        "is no training log of a kind that is known here",
-        where=path,
-        hint="--format-in names its format; --map loss=COLUMN names the columns of a CSV or JSONL",
-    )
+    raise no_such_format(name, IMPORTERS)

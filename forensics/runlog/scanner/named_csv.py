@@ -18,13 +18,15 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _DELIMITERS = (",", ";", "\t")
+_MOST_WORDS = 6
+"""Words of a column's name; more are a sentence."""
 
 
 def header_of(head: Head) -> list[str]:
     """The names in the first line of a CSV, stripped; empty where it is no header.
 
-    A header has at least two names, none of them a number, and the lines after it have as many
-    cells.
+    A header has at least two names, none of them a number or a sentence, and the lines after it
+    have as many cells.
     """
     line = head.first_line.decode("utf-8", errors="replace").lstrip("\ufeff")
     if not line or line.lstrip().startswith(("{", "[")):
@@ -32,6 +34,8 @@ def header_of(head: Head) -> list[str]:
     delimiter = max(_DELIMITERS, key=line.count)
     names = [cell.strip().strip('"').strip() for cell in split_cells(line, delimiter)]
     if len(names) < 2 or any(parse_number(name) is not None for name in names if name):
+        return []
+    if any(len(name.split()) > _MOST_WORDS for name in names):
         return []
     rows = [row for row in head.lines if not row.lstrip().startswith(b"#")][1:6]
     whole = rows if head.complete or len(rows) < 2 else rows[:-1]

@@ -155,7 +155,13 @@ def test_a_mapping_names_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reading", "said"),
     [
-        (Reading(format_in="megatrom"), "no format is called 'megatrom'"),
+        (Reading(format_in="megatrom"), "called 'megatrom'; did you mean megatron-lm"),
+        (Reading(format_in="Hugging-Face"), "did you mean hf-trainer-state or hf-stdout"),
+        (Reading(format_in="yolo"), "did you mean ultralytics-csv"),
+        (
+            Reading(format_in="???"),
+            r"called '\?\?\?'; `forensics convert --formats` lists all \d+$",
+        ),
         (Reading(mapping={"loss": "nowhere"}), "the log has no 'nowhere'"),
         (Reading(mapping={"lossy": "loss"}), "'lossy' is no column of the step table"),
     ],
@@ -214,10 +220,42 @@ def test_every_format_is_in_the_documentation() -> None:
         assert f"| `{importer.name}` | {importer.description} |" in text
 
 
-def test_a_text_that_is_no_log_is_called_so(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("Nothing was trained here.\n" * 30)
-    with pytest.raises(InputError, match="is no training log of a kind that is known here"):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nothing was trained here.\n" * 30,
+        "hello world\nthis is a note\n",
+        "It is long, this sentence that nobody would call a column.\nAnd it goes on, too.\n",
+        "[build-system]\nname = 'x'\n",
+        "[1, 2]\n",
+    ],
+)
+def test_a_text_that_is_no_log_is_called_so_and_told_what_was_looked_for(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text(text)
+    with pytest.raises(InputError) as caught:
         load_run(tmp_path / "notes.txt")
+    assert "is no training log of a kind that is known here: no line like" in caught.value.what
+    assert f"it begins '{text[:5]}" in caught.value.what
+    assert caught.value.hint is not None
+    assert all(option in caught.value.hint for option in ("--format-in", "--map", "--formats"))
+
+
+def test_bytes_are_called_binary_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    junk = np.random.default_rng(1).bytes(5000)
+    stdin_of(monkeypatch, junk)
+    with pytest.raises(InputError, match="is binary, not a log") as caught:
+        load_run("-")
+    assert caught.value.line().isascii()
+
+
+@pytest.mark.parametrize("text", ["loss\n2.0\n1.5\n", "step,loss\n1,2.0,\n2,1.5,\n"])
+def test_a_csv_that_is_a_little_odd_is_still_read(text: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.csv").write_text(text)
+    assert load_run(tmp_path / "odd.csv").steps["loss"].tolist() == [2.0, 1.5]
 
 
 def test_a_saved_state_is_called_one_and_says_who_reads_it(tmp_path: Path) -> None:

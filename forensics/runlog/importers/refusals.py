@@ -1,0 +1,74 @@
+"""What is said of a log that cannot be read, or of a format that is not there: what to do next."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from forensics.errors import InputError, UsageError
+from forensics.runlog.csv_reader.repair_log import shown
+from forensics.runlog.importers.importer import Importer
+from forensics.runlog.scanner.head import Head
+
+_LIKE = 0.65
+"""Likeness, as difflib measures it, from which a name may be meant."""
+_MOST_LIKE = 3
+_LOOKED_AT = 4096
+_BINARY = 0.12
+"""Share of characters that no text holds, from which a file is none; random bytes have 0.4."""
+_LIST = "`forensics convert --formats` lists"
+
+
+def no_such_format(name: str, importers: Sequence[Importer]) -> UsageError:
+    """The error for a ``--format-in`` that names no importer: those that may be meant."""
+    close = _meant(name.strip().lower(), importers)
+    question = f"did you mean {' or '.join(close)}? " if close else ""
+    return UsageError(
+        f"no format is called {name!r}",
+        where="--format-in",
+        hint=f"{question}{_LIST} all {len(importers)}",
+    )
+
+
+def _meant(name: str, importers: Sequence[Importer]) -> list[str]:
+    """The formats with a name in their own or in their description, then those spelled alike."""
+    names = [importer.name for importer in importers]
+    bare = _bare(name)
+    parts = [n for n in names if len(bare) > 2 and (bare in _bare(n) or _bare(n) in bare)]
+    whose = [i.name for i in importers if len(bare) > 2 and bare in _bare(i.description)]
+    spelled = get_close_matches(name, names, n=_MOST_LIKE, cutoff=_LIKE)
+    return list(dict.fromkeys([*parts, *whose, *spelled]))[:_MOST_LIKE]
+
+
+def _bare(text: str) -> str:
+    """Letters and digits alone: ``huggingface`` is ``Hugging Face``."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def unknown(path: Path, head: Head) -> InputError:
+    """The error for a file that no importer knows: what was looked for, and what may help."""
+    if is_binary(head.raw):
+        return InputError(
+            "is binary, not a log",
+            where=path,
+            hint="logs are text, event files or gzip and zstd of those; "
+            "`forensics inspect` looks into saved states",
+        )
+    lines = head.lines
+    first = f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip())}" if lines else ""
+    return InputError(
+        "is no training log of a kind that is known here: no line like `step 10 loss 2.1`, no "
+        f"CSV column or JSON key called loss, lr or grad_norm{first}",
+        where=path,
+        hint="--format-in FORMAT says who wrote it, --map loss=NAME what the loss is called in a "
+        f"CSV or in JSON lines; {_LIST} what is read",
+    )
+
+
+def is_binary(raw: bytes) -> bool:
+    """Is it no text, by its first bytes?"""
+    text = raw[:_LOOKED_AT].decode("utf-8", errors="replace")
+    odd = sum(char == "\ufffd" or (char < " " and char not in "\t\n\r\x1b\b\0") for char in text)
+    return odd > _BINARY * len(text) + 1
