@@ -59,11 +59,11 @@ def unknown(path: Path, head: Head) -> InputError:
     lines = head.lines
     first = f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip())}" if lines else ""
     return InputError(
-        "is no training log of a kind that is known here: no line like `step 10 loss 2.1`, no "
-        f"CSV column or JSON key called loss, lr or grad_norm{first}",
+        "is no training log of a known kind: no line like `step 10 loss 2.1`, no CSV column or "
+        f"JSON key loss, lr or grad_norm{first}",
         where=path,
-        hint="--format-in FORMAT says who wrote it, --map loss=NAME what the loss is called in a "
-        f"CSV or in JSON lines; {_LIST} what is read",
+        hint=f"--format-in FORMAT says who wrote it ({_LIST} them), --map loss=NAME which column "
+        "or key is the loss",
     )
 
 

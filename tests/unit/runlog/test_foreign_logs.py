@@ -236,7 +236,7 @@ def test_a_text_that_is_no_log_is_called_so_and_told_what_was_looked_for(
     (tmp_path / "notes.txt").write_text(text)
     with pytest.raises(InputError) as caught:
         load_run(tmp_path / "notes.txt")
-    assert "is no training log of a kind that is known here: no line like" in caught.value.what
+    assert "is no training log of a known kind: no line like" in caught.value.what
     assert f"it begins '{text[:5]}" in caught.value.what
     assert caught.value.hint is not None
     assert all(option in caught.value.hint for option in ("--format-in", "--map", "--formats"))
