@@ -59,11 +59,10 @@ def unknown(path: Path, head: Head) -> InputError:
     lines = head.lines
     first = f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip())}" if lines else ""
     return InputError(
-        "is no training log of a known kind: no line like `step 10 loss 2.1`, no CSV column or "
-        f"JSON key loss, lr or grad_norm{first}",
+        "is no training log of a known kind: no line like `step 10 loss 2.1`, no column or key "
+        f"called loss, lr or grad_norm{first}",
         where=path,
-        hint=f"--format-in FORMAT says who wrote it ({_LIST} them), --map loss=NAME which column "
-        "or key is the loss",
+        hint=f"--format-in FORMAT says who wrote it ({_LIST} them), --map loss=NAME which column",
     )
 
 
