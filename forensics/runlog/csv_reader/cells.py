@@ -6,7 +6,10 @@ import math
 import re
 
 ABSENT = frozenset(
-    ("", "NA", "N/A", "na", "n/a", "None", "none", "NONE", "null", "Null", "NULL", "-", "--")
+    (
+        *("", "NA", "N/A", "na", "n/a", "None", "none", "NONE", "null", "Null", "NULL", "-", "--"),
+        "No log",  # Hugging Face's table of results, before the first logged loss
+    )
 )
 """Texts that say that nothing was written; NaN is not one of them."""
 ARROW_ABSENT = ("", "NA", "None", "null")

@@ -35,7 +35,7 @@ _ALIASES = {
     "loss": ("train/loss", "train_loss", "training_loss", "loss/train", "train_loss_step"),
     "scaler_scale": ("loss_scale", "train/loss_scale", "grad_scale", "scaler/scale"),
     "val_loss": ("eval_loss", "eval/loss", "val/loss", "validation_loss", "valid_loss", "loss/val"),
-    "epoch": ("train/epoch",),
+    "epoch": ("train/epoch", "epoche", "epoca", "época", "époque"),
 }
 """Names that mean one thing in every logger that writes them."""
 CANONICAL_OF = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}

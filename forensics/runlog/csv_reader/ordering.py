@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.runlog.csv_reader.epoch_numbering import numbered_through
 from forensics.runlog.csv_reader.repair_log import RepairLog
 from forensics.runlog.schema import is_group_lr
 from forensics.runlog.steps import BoolArray, Column, IntArray, StepTable
@@ -31,13 +32,15 @@ def in_order(
     A stretch that goes back and writes steps anew is a restart: what it replaces is set aside as
     an earlier table. One that goes back to the very first step is a second run, and the last run
     is the one that is read. Rows of one step whose cells complete each other are put together;
-    of other repeated ones the last is kept. Rows that are merely out of order are sorted.
+    of other repeated ones the last is kept. Rows that are merely out of order are sorted. Steps
+    that count anew in each epoch are numbered through first.
 
     Args:
         columns: all columns, in file order.
         line_of: line in the file of a row.
         log: where it is noted.
     """
+    columns = numbered_through(columns, log)
     step: IntArray = columns["step"].values
     below = int((step < 0).sum()) if len(step) and step.min() < 0 else 0
     if below:

@@ -39,6 +39,7 @@ KINDS: dict[str, RepairKind] = {
     "renamed-columns": RepairKind("read {detail}"),
     "duplicate-columns": RepairKind("column{s} named twice: {detail}; the first is used"),
     "missing-step-column": RepairKind("no step column ({detail}); the row number is taken"),
+    "undated-records": RepairKind("{n} record{s} without a step passed over"),
     "preamble": RepairKind("{n} line{s} before the header passed over"),
     "repeated-header": RepairKind("header repeated {n} time{s}, passed over"),
     "changed-header": RepairKind("{n} further header{s} with other columns, read as such"),
@@ -66,8 +67,11 @@ KINDS: dict[str, RepairKind] = {
     "unordered-steps": RepairKind("rows were not in order of step ({n} step{s} back); sorted"),
     "repeated-steps": RepairKind("{n} step{s} written again from {detail} on; the last is kept"),
     "abandoned-steps": RepairKind("{n} row{s} after step {detail} from before a restart set aside"),
-    "merged-ranks": RepairKind("{n} step{s} written by up to {detail} ranks, put together"),
+    "merged-ranks": RepairKind("{n} step{s} written up to {detail} times, as by several ranks, put together"),
     "merged-rows": RepairKind("{n} line{s} put together with others of the same step"),
+    "epoch-steps": RepairKind(
+        "steps count anew in each epoch: numbered through, an epoch taken to have {detail}"
+    ),
     "second-run": RepairKind(
         "the step counter starts again at {detail}: {n} row{s} of an earlier run set aside"
     ),

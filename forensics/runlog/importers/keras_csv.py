@@ -6,12 +6,13 @@ Rows are epochs: losses are means over one. It is often called ``training.log``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from forensics.runlog.importers.importer import LIKELY, Importer, Match
 from forensics.runlog.log_facts import PER_EPOCH, LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
-from forensics.runlog.scanner.named_csv import header_of, read_named
+from forensics.runlog.scanner.named_csv import header_of, numbers_in, read_named
 from forensics.runlog.scanner.names import name_columns
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
@@ -24,6 +25,9 @@ def _sniff(head: Head) -> Match | None:
     plain = names[:1] == ["epoch"] and "loss" in names and not set(_NO_KERAS) & set(names)
     if not plain or names[1:] != sorted(names[1:]) or any("/" in name for name in names):
         return None
+    epochs = numbers_in(head, 0)
+    if any(one == other for one, other in pairwise(epochs)) or any(e % 1 for e in epochs):
+        return None  # rows within an epoch
     return Match(LIKELY, "a CSV of epoch and loss, its other columns in order of name")
 
 

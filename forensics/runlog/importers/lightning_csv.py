@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from forensics.runlog.importers.importer import Importer, Match
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.epochs import by_epoch
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.named_csv import header_of, read_named
@@ -49,7 +50,7 @@ def _naming(names: Sequence[str]) -> dict[str, str]:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     facts = LogFacts(step_base=0, meanings={"loss": Meaning.LAST, "grad_l2_pre_clip": Meaning.LAST})
-    return read_named(source, reading, lightning_csv.name, _naming, facts)
+    return by_epoch(read_named(source, reading, lightning_csv.name, _naming, facts))
 
 
 lightning_csv = Importer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from forensics.errors import UsageError
 from forensics.runlog.csv_reader.header import CANONICAL_OF as ALIASES
@@ -12,6 +13,8 @@ from forensics.runlog.schema import CANONICAL_NAMES, spec_of
 _RUN_PREFIX = re.compile(r"^.+ - (?=[^-]+$)")
 """``my-run-7 - train/loss``: a chart exported from a dashboard names the run first."""
 _PARTS = re.compile(r"^(?:train|training|trainer|optim|optimizer|metrics|perf|stats)[/._:]")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Where a word begins in ``TrainLoss``."""
 _RATE = re.compile(r"^(?:lr|learning_rate)[-/_](?!\d)[\w/.]*$")
 """``lr-AdamW``, ``lr-SGD/pg1``, ``lr/default``: the rate of an optimizer's first group."""
 _VALIDATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev"))
@@ -72,13 +75,28 @@ def bare_name(name: str) -> str:
     return _RUN_PREFIX.sub("", name.strip().strip('"').strip()).lower()
 
 
+def split_humps(name: str) -> str:
+    """``TrainLoss`` as ``Train_Loss``: words that only a capital tells apart."""
+    return _HUMP.sub("_", name)
+
+
+@lru_cache(maxsize=4096)
 def canonical_name(name: str) -> str | None:
     """The column that a metric is, or None where its name does not tell.
 
     Case, blanks, a run's name in front (``run - train/loss``) and a part in front
-    (``train/grad_norm``) make no difference; ``eval/loss`` and ``val_loss`` are the validation.
+    (``train/grad_norm``) make no difference, nor whether words are joined by ``_`` or by a capital
+    (``GradNorm``); ``eval/loss`` and ``val_loss`` are the validation.
     """
-    bare = bare_name(name)
+    found = _canonical(bare_name(name))
+    return (
+        found
+        if found is not None or not _HUMP.search(name)
+        else _canonical(bare_name(split_humps(name)))
+    )
+
+
+def _canonical(bare: str) -> str | None:
     half, _, other = bare.partition("/")
     if half == other:  # Megatron's tags: grad-norm/grad-norm
         bare = half
@@ -90,7 +108,7 @@ def canonical_name(name: str) -> str | None:
     if _RATE.match(bare):
         return "lr"
     stripped = _PARTS.sub("", bare)
-    return canonical_name(stripped) if stripped != bare else _by_words(bare)
+    return _canonical(stripped) if stripped != bare else _by_words(bare)
 
 
 def _by_words(bare: str) -> str | None:

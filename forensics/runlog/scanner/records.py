@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from forensics.errors import UsageError
+from forensics.errors import InputError, UsageError
 from forensics.runlog.csv_reader.header import USABLE
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.log_facts import LogFacts
@@ -20,7 +20,7 @@ from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import canonical_name, mapped_names, step_rank
 from forensics.runlog.scanner.numbers import number
-from forensics.runlog.scanner.rows import TELLING, Cell, Rows, nothing_found
+from forensics.runlog.scanner.rows import TELLING, Cell, Rows
 from forensics.runlog.scanner.source import BLOCK, LogSource
 from forensics.runlog.schema import Kind, spec_of
 from forensics.runlog.steps import StepTable, canonical_order
@@ -30,6 +30,14 @@ MOST_METRICS = 512
 _MOST_KEYS = 4096
 _WORTHWHILE = 8
 """Records alike from which on it pays to take them together."""
+_MOST_WAITING = 10_000
+"""Records without a step after which none is expected to come: then they are counted."""
+_DEEPEST = 3
+"""Levels of objects within a record that are looked into."""
+_TRAINED = frozenset(("loss", "grad_l2_pre_clip", "grad_l2_post_clip", "scaler_scale"))
+"""Columns that a training step tells of; what else comes after it may be its validation."""
+_SHOWN = 6
+"""Keys that an error names."""
 _WORDS = frozenset(("step", "covered_steps", "skipped_steps"))
 
 
@@ -53,10 +61,30 @@ def whole(cell: Any) -> int | None:
     return int(cell) if isinstance(cell, int) and not isinstance(cell, bool) else int(found)
 
 
+def flattened(record: Mapping[str, Any], depth: int = _DEEPEST) -> Mapping[str, Any]:
+    """A record with the values of objects within it under ``outer/inner``.
+
+    ``{"step": 3, "train": {"loss": 2.5}}`` has ``train/loss``. A logger's own objects (a histogram,
+    an image: they have ``_type``) hold no metric and are left out.
+    """
+    if dict not in map(type, record.values()):
+        return record
+    flat: dict[str, Any] = {}
+    for name, cell in record.items():
+        if not isinstance(cell, dict):
+            flat[name] = cell
+        elif depth and "_type" not in cell:
+            inner = flattened(cell, depth - 1)
+            flat |= {f"{name}/{key}": value for key, value in inner.items()}
+    return flat
+
+
 class RecordRows:
     """Turns records into rows, naming each column when it is first met.
 
-    A value that is None, a text or a list is absent; numbers written as text are numbers.
+    A value that is None, a text or a list is absent; numbers written as text are numbers. In a log
+    with steps, a record without one tells of the step before it, and is none before the first; in
+    a log without any, records are counted.
 
     Args:
         log: where it is noted what had to be mended.
@@ -82,9 +110,13 @@ class RecordRows:
         self._seen_mapped: set[str] = set()
         self._renamed: list[str] = []
         self._log = log
+        self._last: int | None = None
+        self._counts = False
+        self._waiting: list[dict[str, Cell]] = []
 
     def add(self, record: Mapping[str, Any], step: int | None = None) -> None:
-        """Append a record as a row; without any step, rows are counted."""
+        """Append a record as a row."""
+        record = flattened(record)
         new = [key for key in record if key not in self._targets]
         if new:
             self._name(new)
@@ -104,11 +136,40 @@ class RecordRows:
                 cells[target] = int(found) if math.isfinite(found) and abs(found) < 2**62 else None
             else:
                 cells[target] = found
-        if step is None and cells:
-            self._log.note("missing-step-column", detail="records have no step")
-            step = len(self.rows)
         if step is not None:
+            self._dated(step)
             self.rows.add(step, cells)
+        elif cells:
+            self._add_undated(cells)
+
+    def _dated(self, last: int) -> None:
+        """A record with a step has come: those without one before it are no rows."""
+        self._last = last
+        if self._waiting:
+            self._log.note("undated-records", count=len(self._waiting))
+            self._waiting = []
+
+    def _add_undated(self, cells: dict[str, Cell]) -> None:
+        """Take a record without a step, whatever it turns out to be."""
+        if self._counts:
+            self.rows.add(len(self.rows), cells)
+        elif self._last is None:
+            self._waiting.append(cells)
+            if len(self._waiting) > _MOST_WAITING:
+                self._count()
+        elif _TRAINED.isdisjoint(cells):
+            self.rows.add(self._last, cells)
+        else:  # a step's own values are in the record before: this one sums up
+            self._log.note("undated-records")
+
+    def _count(self) -> None:
+        """No record has had a step: number them."""
+        self._counts = True
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._log.note("missing-step-column", detail="records have no step")
+        for cells in waiting:
+            self.rows.add(len(self.rows), cells)
 
     def add_all(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Append many records: those alike one after the other at once, five times as fast.
@@ -117,7 +178,7 @@ class RecordRows:
         """
         if not len(self.rows) and self._size > BLOCK:
             self.rows.expect(int(1.05 * len(records) * self._size / BLOCK))
-        for keys, alike in groupby(records, key=tuple):
+        for keys, alike in groupby(map(flattened, records), key=tuple):
             run = list(alike)
             if len(run) < _WORTHWHILE or not self._add_alike(keys, run):
                 for record in run:
@@ -144,6 +205,7 @@ class RecordRows:
                 return False
         if "step" not in columns:
             return False
+        self._dated(int(columns["step"][-1]))
         self.rows.extend(columns)
         return True
 
@@ -173,23 +235,36 @@ class RecordRows:
             raise UsageError(
                 f"the log has no {min(missing)!r}", where="--map", hint=f"it has {there}"
             )
+        if self._last is None:
+            self._count()
+        if must_tell and len(self._targets) > len(self._leave_out) and not len(self.rows):
+            raise self._nothing(where)
         table = self.rows.table(name, facts, where=where, must_tell=False)
         if "loss" not in table:
             table = self._with_likely_loss(table)
         if must_tell and not any(map(table.has, TELLING)):
-            raise nothing_found(name, where)
+            raise self._nothing(where)
         if self._renamed:
             count, names = len(self._renamed), ", ".join(self._renamed)
             self._log.note("renamed-columns", count=count, detail=names)
         return replace(table, repairs=self._log.repairs())
 
+    def _nothing(self, where: object) -> InputError:
+        """The error for records of which no key is known: which keys they have."""
+        names = [name for name in self._targets if name not in self._leave_out]
+        some = ", ".join(map(shown, names[:_SHOWN])) + " …" * (len(names) > _SHOWN)
+        return InputError(
+            f"has no key of a training log: it has {some}",
+            where=where,
+            hint="--map loss=NAME says which is the loss, and so on for step, lr, grad_l2_pre_clip",
+        )
+
     def _with_likely_loss(self, table: StepTable) -> StepTable:
         """The table with the column that is most likely the loss under that name."""
-        for name in loss_like(list(table)):
-            self._renamed.append(f"{shown(name)} as loss")
-            columns = {"loss" if n == name else n: c for n, c in table.columns.items()}
-            return replace(table, columns={n: columns[n] for n in canonical_order(columns)})
-        return table
+        likely = loss_like(list(table))
+        self._renamed += [f"{shown(name)} as {target}" for name, target in likely.items()]
+        columns = {likely.get(name, name): column for name, column in table.columns.items()}
+        return replace(table, columns={n: columns[n] for n in canonical_order(columns)})
 
     def _name(self, keys: list[str]) -> None:
         exact = [key for key in keys if spec_of(key) is not None]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.builder import TableBuilder
+from forensics.runlog.csv_reader.epoch_numbering import numbered_through
 from forensics.runlog.csv_reader.fast import Piece, parse_fast
 from forensics.runlog.csv_reader.header import USABLE, Layout
 from forensics.runlog.csv_reader.ordering import in_order
@@ -30,6 +31,9 @@ _BATCH = 8192
 _MOST_ROOM = 50_000_000
 _DELIMITER = b";"
 _JOIN = _DELIMITER.join
+_NUMBER = rb"[1-9]\d{0,2}(?>,\d{3})++(?>\.\d+)?+"
+_SEPARATED = re.compile(_NUMBER + rb"(?>\n" + _NUMBER + rb")*+")
+"""Numbers with separators for thousands, one a line."""
 _DTYPES: Mapping[Kind, Any] = {Kind.INT: np.int64, Kind.FLAG: np.bool_, Kind.FLOAT: np.float64}
 
 TELLING = (*USABLE, "skipped", "skipped_steps")
@@ -102,6 +106,8 @@ class Rows:
             self.expect(int(1.05 * len(found) * share))
         text = b"\n".join(map(_JOIN, found)) + b"\n"
         pieces = parse_fast(text, _layout(names))
+        if pieces is None and b"," in text and _only_thousands(text):
+            pieces = parse_fast(text.replace(b",", b""), _layout(names))
         if pieces is None:
             self.extend(_loosely(names, found))
         for columns in pieces or ():
@@ -154,7 +160,8 @@ class Rows:
         self._flush()
         if not len(self._builder):
             raise nothing_found(source_format, where)
-        columns = merge_same_step(self._builder.finish(), self._log)
+        columns = numbered_through(self._builder.finish(), self._log)
+        columns = merge_same_step(columns, self._log)
         if must_tell and not any(map(columns.__contains__, TELLING)):
             raise nothing_found(source_format, where)
         return finished(columns, source_format, facts, self._log)
@@ -195,6 +202,12 @@ def nothing_found(source_format: str, where: object) -> InputError:
         where=where,
         hint="`forensics convert --formats` lists the formats that --format-in can name",
     )
+
+
+def _only_thousands(text: bytes) -> bool:
+    """Do all commas in joined cells separate thousands, and can mean nothing else?"""
+    cells = text.replace(_DELIMITER, b"\n").split(b"\n")
+    return _SEPARATED.fullmatch(b"\n".join(cell for cell in cells if b"," in cell)) is not None
 
 
 @cache

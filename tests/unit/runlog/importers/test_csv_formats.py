@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from forensics.errors import InputError
 from forensics.runlog.log_facts import PER_EPOCH
 from tests.unit.runlog.importers.logs import column, read, same
 from tests.unit.runlog.importers.samples import lines_of
@@ -173,3 +175,50 @@ def test_many_records_alike_and_records_one_by_one_give_the_same(tmp_path: Path)
     for name in ("step", "loss", "skipped", "note"):
         np.testing.assert_array_equal(together[name], apart[name])
     assert together["skipped"].sum() == 5
+
+
+def test_objects_within_a_record_are_looked_into(tmp_path: Path) -> None:
+    records: list[dict[str, object]] = [
+        {
+            "step": s,
+            "metrics": {"loss": 3.0 / s, "more": {"grad_norm": 1.5}},
+            "note": {"_type": "x"},
+        }
+        for s in range(1, 12)
+    ]
+    table = read(tmp_path, lines_of(records))
+    assert column(table, "loss") == [3.0 / s for s in range(1, 12)]
+    assert column(table, "metrics/more/grad_norm") == [1.5] * 11
+    assert "note/_type" not in table
+
+
+def test_a_record_without_a_step_is_of_the_step_before_it(tmp_path: Path) -> None:
+    records: list[dict[str, object]] = [{"lr": 0.5, "batch_size": 32}]
+    for s in (10, 20, 30):
+        records += [{"step": s, "loss": 3.0 - s / 10}, {"val_loss": 4.0 - s / 10}]
+    table = read(tmp_path, lines_of([*records, {"loss": 1.25, "time": 9}]))
+    assert table.step.tolist() == [10, 20, 30]
+    assert column(table, "loss") == [2.0, 1.0, 0.0]
+    assert column(table, "val_loss") == [3.0, 2.0, 1.0]
+    assert not table.has("lr")
+    (left,) = [r for r in table.repairs if r.kind == "undated-records"]
+    assert (left.count, left.lossy) == (2, False)
+
+
+def test_many_records_without_any_step_are_counted(tmp_path: Path) -> None:
+    table = read(tmp_path, "".join(f'{{"loss": {i % 7}}}\n' for i in range(10_050)))
+    assert table.step.tolist() == list(range(10_050))
+    assert column(table, "loss")[-1] == 10_049 % 7
+
+
+def test_json_lines_of_something_else_name_what_they_hold(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no key of a training log: it has 'user', 'metrics/rmse'"):
+        read(tmp_path, lines_of([{"user": "a", "metrics": {"rmse": 2.0}}] * 3))
+
+
+def test_a_cell_that_says_no_log_is_absent(tmp_path: Path) -> None:
+    table = read(
+        tmp_path, "Epoch,Training Loss,Validation Loss\n1,No log,3.0\n2,2.5,2.75\n3,2.0,2.5\n"
+    )
+    assert column(table, "loss") == [None, 2.5, 2.0]
+    assert not any(repair.lossy for repair in table.repairs)

@@ -25,6 +25,14 @@ from forensics.runlog.scanner.names import canonical_name, mapped_names, name_co
         ("gnorm", "grad_l2_pre_clip"),
         ("loss", "loss"),
         ("lr_1", "lr_1"),
+        ("TrainLoss", "loss"),
+        ("ValLoss", "val_loss"),
+        ("GradNorm", "grad_l2_pre_clip"),
+        ("train/CrossEntropyLoss", "loss"),
+        ("LR", "lr"),
+        ("Epoche", "epoch"),
+        ("LossPi", None),
+        ("BestLoss", None),
         ("embeddings/text/norm", None),
         ("train/loss_cls", None),
         ("min_lr", None),
@@ -75,3 +83,13 @@ def test_a_mapping_that_makes_no_sense_is_refused(mapping: dict[str, str], said:
 )
 def test_a_loss_by_another_name(names: list[str], loss: str | None) -> None:
     assert loss_like(names) == ({} if loss is None else {loss: "loss"})
+
+
+def test_the_validation_of_a_likely_loss_is_found_by_its_name() -> None:
+    names = ["train_elbo_loss", "train_kl_loss", "val_elbo_loss", "val_kl_loss"]
+    assert loss_like(names) == {"train_elbo_loss": "loss", "val_elbo_loss": "val_loss"}
+    assert loss_like([*names, "val_loss"]) == {"train_elbo_loss": "loss"}
+    assert loss_like(["trainElboLoss", "valElboLoss"]) == {
+        "trainElboLoss": "loss",
+        "valElboLoss": "val_loss",
+    }
