@@ -18,6 +18,7 @@ _MOST_LIKE = 3
 _LOOKED_AT = 4096
 _BINARY = 0.12
 """Share of characters that no text holds, from which a file is none; random bytes have 0.4."""
+_SHOWN = 30
 _LIST = "`forensics convert --formats` lists"
 
 
@@ -57,12 +58,16 @@ def unknown(path: Path, head: Head) -> InputError:
             "`forensics inspect` looks into saved states",
         )
     lines = head.lines
-    first = f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip())}" if lines else ""
+    first = (
+        f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip()[:_SHOWN])}"
+        if lines
+        else ""
+    )
     return InputError(
         "is no training log of a known kind: no line like `step 10 loss 2.1`, no column or key "
-        f"called loss, lr or grad_norm{first}",
+        f"loss, lr or grad_norm{first}",
         where=path,
-        hint=f"--format-in FORMAT says who wrote it ({_LIST} them), --map loss=NAME which column",
+        hint=f"--format-in FORMAT says whose it is ({_LIST} them), --map loss=NAME what is the loss",
     )
 
 
