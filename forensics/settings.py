@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from forensics.diagnose.finding import Severity
 from forensics.errors import InputError, UsageError
+from forensics.frozen import dataclass
 
 FILE_NAMES = ("forensics.toml", "pyproject.toml")
 """Names looked for in the working directory and above, the first one found wins."""

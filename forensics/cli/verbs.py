@@ -6,12 +6,13 @@ import gc
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import click
+
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import counted
+from forensics.frozen import dataclass
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.run import CheckpointInfo
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD

@@ -7,7 +7,6 @@ appending rows changes nothing that was said before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.series import MAD_TO_SIGMA, sorted_medians
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 WINDOW = 128

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from forensics.diagnose.bisection_result import (
     TensorFacts,
     WhatIf,
 )
+from forensics.frozen import dataclass
 from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable

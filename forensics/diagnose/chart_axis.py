@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
 RANGE = 50.0

@@ -8,13 +8,13 @@ beside it, its NaN version a NaN, and every series would lie on steps of its own
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forensics.diagnose.series import row_medians, runs_of
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 _SAMPLED = 32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from forensics.diagnose.chart_axis import Axis
 from forensics.diagnose.chart_grid import Grid, Span
 from forensics.diagnose.finding import Finding, Severity
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.blocks import blocks, first_where, mask_where
@@ -13,6 +11,7 @@ from forensics.diagnose.schedule import warmup_rows
 from forensics.diagnose.series import last_true, median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray
 
 SHRUNK = 1e-4

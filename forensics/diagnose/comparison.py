@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -11,6 +10,7 @@ from forensics.diagnose.run_changes import Change, changes
 from forensics.diagnose.run_differences import Difference, differences
 from forensics.diagnose.signals import Signals
 from forensics.errors import InputError
+from forensics.frozen import dataclass
 from forensics.runlog.run import Run
 from forensics.runlog.steps import BoolArray, Column, FloatArray, IntArray
 

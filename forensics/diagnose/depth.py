@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import column_medians, families, matrix_mask, usable
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import FloatArray, IntArray
 

@@ -7,7 +7,7 @@ judged; and they are small, however long the log is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from forensics.diagnose.chart_axis import RANGE, WIDE_RANGE, Axis, Layout, axis_
 from forensics.diagnose.chart_grid import sparse_in
 from forensics.diagnose.finding import Diagnosis, Finding
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 from forensics.runlog.log_facts import PER_STEP
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 

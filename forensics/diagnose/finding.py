@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
+
+from forensics.frozen import dataclass
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

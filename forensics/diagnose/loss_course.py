@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.series import MAD_TO_SIGMA, block_bounds, block_medians, median, sigma
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 BLOCKS = 40

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.loss_course import LATEST, Course, course, row_noise
@@ -11,6 +9,7 @@ from forensics.diagnose.schedule import dated
 from forensics.diagnose.series import median, row_medians, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import loss_level, spike_near
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
 LEAST = 12

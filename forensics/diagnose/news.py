@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forensics.diagnose.finding import Diagnosis, Finding, Severity
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

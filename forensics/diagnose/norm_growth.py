@@ -8,7 +8,7 @@ values. Blocks are aligned at the start, so that appending rows changes nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from forensics.diagnose.schedule import dated
 from forensics.diagnose.series import episodes, median, medians_of_five, row_medians, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import spike_near
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 GRAIN = 5

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.series import Episode, median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, span
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray
 
 PAST = 1000

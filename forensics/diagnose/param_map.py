@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.param_facts import ParamStory
 from forensics.diagnose.param_story import param_story
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import Floats, layer_of
+from forensics.frozen import dataclass
 from forensics.runlog.run import Run
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 

@@ -5,7 +5,7 @@ Pure: from a run's snapshots to one value that every renderer takes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -37,6 +37,7 @@ from forensics.diagnose.snapshots import (
 )
 from forensics.diagnose.wording import number
 from forensics.errors import InputError, UsageError
+from forensics.frozen import dataclass
 from forensics.runlog.params import KINDS
 from forensics.runlog.run import Run
 from forensics.runlog.steps import BoolArray, IntArray

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray, StepTable
 
 SAME = 1e-6

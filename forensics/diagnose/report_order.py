@@ -5,9 +5,8 @@ Text, pictures and pages share this order, so that a number in one is the same f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forensics.diagnose.finding import Diagnosis, Finding
+from forensics.frozen import dataclass
 
 ROOT = "root"
 FOLLOWS = "follows"

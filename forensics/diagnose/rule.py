@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 
 SECTIONS = ("What it detects", "Why it matters", "Evidence", "Silent when")
 """Docstring sections every rule file has, in this order."""

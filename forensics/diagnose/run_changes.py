@@ -6,7 +6,6 @@ that neither the trend nor a spike counts, and the spread of their differences i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.series import block_bounds, median, sigma
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 BLOCKS = 20

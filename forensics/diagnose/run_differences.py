@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from forensics.frozen import dataclass
 from forensics.runlog.manifest import Manifest
 
 GROUPS: dict[str, tuple[str, ...]] = {

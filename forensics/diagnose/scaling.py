@@ -8,11 +8,11 @@ appended later change nothing that was said about earlier ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 WINDOW = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -11,6 +10,7 @@ from forensics.diagnose.blocks import moved, rows_where
 from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, steps
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 RISE = 1e-6

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from forensics.diagnose.blocks import moved, rows_where
@@ -11,6 +9,7 @@ from forensics.diagnose.finite import FiniteSeries
 from forensics.diagnose.series import median, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, power_of_two
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 REGULAR = 0.95

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forensics.diagnose.blocks import blocks, first_where
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 MAD_TO_SIGMA = 1.4826

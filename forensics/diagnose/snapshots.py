@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forensics.diagnose import series
+from forensics.frozen import dataclass
 from forensics.runlog.manifest import ParameterInfo
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from forensics.diagnose.schedule import REACH
 from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spikes import NEAR, Spikes, find_spikes
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 

@@ -8,7 +8,6 @@ but for what became of a spike in the 200 values after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +16,7 @@ from forensics.diagnose.baseline import MIN_PAST, Baseline, baseline
 from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
 from forensics.diagnose.spike_candidates import FLOOR, SETTLED, Large, candidates, groups, peaks
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 AFTERMATH = 200

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forensics.frozen import dataclass
 from forensics.runlog.checkpoint_files import BadTensor
 
 

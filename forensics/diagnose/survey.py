@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from forensics.diagnose.engine import Overrides, diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
 from forensics.diagnose.signals import Signals
 from forensics.errors import ForensicsError
+from forensics.frozen import dataclass
 from forensics.runlog.run import load_run
 
 MARKS = ("steps.csv", "steps.csv.gz", "run.json")

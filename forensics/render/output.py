@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from forensics.diagnose.finding import Diagnosis
 from forensics.errors import OutputError
+from forensics.frozen import dataclass
 
 FORMATS = ("text", "json", "markdown")
 REPORT_FORMATS = (*FORMATS, "html")

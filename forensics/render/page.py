@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
+from forensics.frozen import dataclass
 from forensics.render.ansi import BOLD, painted
 from forensics.render.safe_text import display_width, plain_ascii, visible
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from forensics.diagnose.chart_axis import Axis
 from forensics.diagnose.chart_grid import Span
 from forensics.diagnose.chart_parts import Chart, Limit, Mark, Series
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.render import figure as look
 from forensics.render.chart_heights import Heights
 from forensics.runlog.steps import FloatArray

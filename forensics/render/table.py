@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from forensics.frozen import dataclass
 from forensics.render.ansi import BOLD
 from forensics.render.page import Page, wrap
 from forensics.render.safe_text import display_width

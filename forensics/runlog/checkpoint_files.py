@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from forensics.frozen import dataclass
 
 _NAME = re.compile(r"step-(\d{1,18})(\.nonfinite)?\.pt\Z")
 _LARGEST_HEALTH = 16 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from forensics.errors import UsageError
+from forensics.frozen import dataclass
 
 LOCK_NAME = "run.lock"
 

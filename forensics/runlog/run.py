@@ -7,11 +7,12 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forensics.errors import InputError
+from forensics.frozen import dataclass
 from forensics.runlog.activations import ActivationStore
 from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in
 from forensics.runlog.lock import LOCK_NAME, Holding, read_lock

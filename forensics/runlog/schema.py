@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from forensics.frozen import dataclass
 
 SCHEMA_VERSION = 1
 """Version 1 (2026): the first. Readers accept every older version and refuse newer ones."""

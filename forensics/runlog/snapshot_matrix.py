@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from forensics.frozen import dataclass
 from forensics.runlog.snapshot_layout import mask_of, texts_of, values_of
 from forensics.runlog.steps import BoolArray, IntArray
 

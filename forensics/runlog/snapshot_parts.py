@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from forensics.frozen import dataclass
 from forensics.runlog.atomic import replacing
 from forensics.runlog.snapshot_layout import (
     CHECKSUM,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from forensics.frozen import dataclass
 from forensics.runlog.snapshot_layout import (
     PARQUET_SUFFIX,
     SnapshotLayout,

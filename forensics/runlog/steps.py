@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from forensics.frozen import dataclass
 from forensics.runlog.log_facts import LogFacts, SkipBracket
 from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 

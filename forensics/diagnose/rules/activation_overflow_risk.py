@@ -22,7 +22,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from forensics.diagnose.snapshots import (
     usable,
 )
 from forensics.diagnose.wording import factor, number, percent
+from forensics.frozen import dataclass
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray
 

@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.steps import Repair
 
 DAMAGE = frozenset({"nul-bytes", "glued-rows", "torn-rows", "broken-manifest", "broken-part"})

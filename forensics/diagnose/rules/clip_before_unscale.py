@@ -22,7 +22,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import MAD_TO_SIGMA
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, power_of_two
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 _MOST = 500

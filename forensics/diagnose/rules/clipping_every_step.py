@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from forensics.diagnose.loss_rise import RISE, find_rise
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray
 
 

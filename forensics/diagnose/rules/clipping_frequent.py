@@ -20,13 +20,13 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from forensics.diagnose.clipping import clip_of, clipped_rows, often, quantiles, too_few_norms
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from forensics.diagnose.depth import depth_trends, no_trend
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import MEMORISED, loss_level
 from forensics.diagnose.wording import every, factor, number
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,6 +41,7 @@ from forensics.diagnose.spike_groups import (
 )
 from forensics.diagnose.spikes import Spikes
 from forensics.diagnose.wording import factor, number, span, steps, times
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from forensics.diagnose.series import median, medians_of_five, runs_of, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
 from forensics.diagnose.zero_loss import switched_off
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
 SIZE = 5

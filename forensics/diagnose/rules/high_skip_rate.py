@@ -23,7 +23,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from forensics.diagnose.scaling import WINDOW, Scaling
 from forensics.diagnose.series import merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, power_of_two, span, steps
+from forensics.frozen import dataclass
 from forensics.runlog.schema import SKIP_OTHER
 from forensics.runlog.steps import IntArray
 

@@ -18,7 +18,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_rise import RISE, find_rise
@@ -36,6 +35,7 @@ from forensics.diagnose.spike_groups import (
     norm_spikes,
 )
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from forensics.diagnose.schedule import JUMP, jumps, warmup_rows
 from forensics.diagnose.series import Episode, median, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent, span, steps
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 STANDING = ("constant", "step", "plateau")

@@ -25,7 +25,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from forensics.diagnose.series import median, theil_sen
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import norm_spiked
 from forensics.diagnose.wording import factor, number, percent, power_of_two
+from forensics.frozen import dataclass
 from forensics.runlog.steps import IntArray
 
 

@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from forensics.diagnose.schedule import rate_state
 from forensics.diagnose.series import MAD_TO_SIGMA, episodes, row_medians, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, span
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 TURNS = 0.7

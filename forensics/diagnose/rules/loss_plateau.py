@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, steps
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
 

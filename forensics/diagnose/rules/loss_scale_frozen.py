@@ -20,7 +20,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from forensics.diagnose.scaler_reading import spared
 from forensics.diagnose.series import merged
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two, steps, times
+from forensics.frozen import dataclass
 from forensics.runlog.schema import SKIP_OTHER
 from forensics.runlog.steps import BoolArray, IntArray
 

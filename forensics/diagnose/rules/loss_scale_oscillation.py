@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import Episode, merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, power_of_two, span, times
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 

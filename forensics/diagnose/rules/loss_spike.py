@@ -25,7 +25,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,6 +47,7 @@ from forensics.diagnose.spike_groups import (
 )
 from forensics.diagnose.spikes import Spikes
 from forensics.diagnose.wording import factor, number, span, steps, times
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray
 
 FAST = 100

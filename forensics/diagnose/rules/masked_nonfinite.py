@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from forensics.diagnose.series import Episode, runs_of, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, span
 from forensics.diagnose.zero_loss import switched_off
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray
 
 

@@ -20,7 +20,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import earliest_start
+from forensics.frozen import dataclass
 from forensics.runlog.steps import IntArray
 
 _PARTS = ("params.grad_nonfinite|params.value_nonfinite|skip_reason|checkpoints",)

@@ -19,7 +19,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import MAD_TO_SIGMA, median, theil_sen
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
 
 

@@ -20,7 +20,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import earliest_start
+from forensics.frozen import dataclass
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray
 

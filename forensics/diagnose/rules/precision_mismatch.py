@@ -18,7 +18,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import power_of_two
+from forensics.frozen import dataclass
 
 
 @dataclass(frozen=True)

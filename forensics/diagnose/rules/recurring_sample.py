@@ -19,7 +19,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from forensics.diagnose.series import runs_of
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import LOSS_SPIKE, loss_spikes
 from forensics.diagnose.wording import every, steps
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, IntArray
 
 

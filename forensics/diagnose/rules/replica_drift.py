@@ -20,7 +20,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import runs_of, spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import percent
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 

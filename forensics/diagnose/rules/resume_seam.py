@@ -22,7 +22,7 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from forensics.diagnose.seams import NEAR, Break, Seam, breaks_at, find_seams
 from forensics.diagnose.series import MOST_EPISODES, median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.steps import StepTable
 
 _LOST_STATE = {

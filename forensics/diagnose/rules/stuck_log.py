@@ -20,7 +20,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import row_medians, runs_of, significant_digits
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, span
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 _BEFORE = 17

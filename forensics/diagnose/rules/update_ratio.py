@@ -23,7 +23,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from forensics.diagnose.snapshots import (
 )
 from forensics.diagnose.warmup import warmup_end
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, IntArray
 
 LIMIT_OF_DTYPE = {"bfloat16": 1.0, "float16": 2.0**-3}

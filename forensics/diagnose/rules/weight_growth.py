@@ -21,7 +21,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from forensics.diagnose.snapshots import (
 )
 from forensics.diagnose.warmup import warmup_end
 from forensics.diagnose.wording import factor, number, percent
+from forensics.frozen import dataclass
 from forensics.runlog.manifest import ParameterInfo
 from forensics.runlog.steps import BoolArray, IntArray
 

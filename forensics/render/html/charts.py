@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from forensics.diagnose.chart_grid import Span
 from forensics.diagnose.chart_parts import Band, Chart, ChartSeries, Limit, Mark, Marks, Series
 from forensics.diagnose.scale_chart import ZERO_SCALE
 from forensics.diagnose.wording import counted, number, power_of_two, span
+from forensics.frozen import dataclass
 from forensics.render.safe_text import visible
 from forensics.runlog.steps import FloatArray, IntArray
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from forensics.diagnose.param_facts import FirstBad, ParamStory, Standing
 from forensics.diagnose.param_story import param_story
 from forensics.diagnose.wording import counted, factor, number, percent, sentence
 from forensics.errors import InputError
+from forensics.frozen import dataclass
 from forensics.runlog.run import Run
 
 MOST_ROWS = 2_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from forensics.diagnose.bisection_file import bisection_of
@@ -12,6 +11,7 @@ from forensics.diagnose.chart_series import chart_series
 from forensics.diagnose.finding import Diagnosis, Evidence, Finding, RunFacts, Status
 from forensics.diagnose.report_order import FOLLOWS, ROOT, FindingGroup, report_order
 from forensics.diagnose.wording import number, power_of_two
+from forensics.frozen import dataclass
 from forensics.render import bisection_phrases as told
 from forensics.render.html.charts import ChartView, chart_views, charts_json
 from forensics.render.html.configuration import configuration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
+from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.cells import ARROW_ABSENT, ARROW_FALSE, ARROW_TRUE
 from forensics.runlog.csv_reader.header import Layout
 from forensics.runlog.csv_reader.source import NUL_MARK

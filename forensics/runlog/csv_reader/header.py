@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from forensics.errors import InputError
+from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.cells import WRAPPED, is_absent, parse_number, parse_step
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of

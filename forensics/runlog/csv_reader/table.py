@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from forensics.errors import InputError
+from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.ahead import worked_ahead
 from forensics.runlog.csv_reader.builder import TableBuilder
 from forensics.runlog.csv_reader.cells import WRAPPED

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from forensics.frozen import dataclass
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.source import LogSource

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
+
+from forensics.frozen import dataclass
 
 HEAD = 512 << 10
 """Bytes looked at: several hundred lines of configuration or source code may come first."""

@@ -11,10 +11,11 @@ by those around it (``smooth_rate``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from forensics.frozen import dataclass
 from forensics.runlog.scanner.cosine_rate import lost_in_cosine
 from forensics.runlog.scanner.smooth_rate import skips_in_fall
 from forensics.runlog.steps import BoolArray, Column, FloatArray, IntArray, StepTable
