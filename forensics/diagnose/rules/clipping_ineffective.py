@@ -22,7 +22,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, steps
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray
 
 MOST_CALLS = 4
@@ -55,8 +55,7 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
     """Yield at most one finding."""
     clip = clip_of(signals)
     norm, post = signals.norm, signals.post_norm
-    usable = np.isfinite(norm) & np.isfinite(post) & ~signals.skipped & ~signals.norm_overflowed
-    usable &= ~_counted_again(clip, norm, post)
+    usable = mask_where(len(norm), lambda at: _comparable(signals, clip, at))
     above_before = mask_where(
         len(norm),
         lambda at: usable[at] & (post[at] > (1 + thresholds.slack) * norm[at]) & (post[at] > 0),
@@ -64,8 +63,9 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
     above_limit = np.zeros(len(norm), dtype=bool)
     asked = usable
     if clip.constant:
-        asked = usable & (norm > (1 + thresholds.slack) * clip.threshold)
-        above_limit = asked & (post > (1 + thresholds.slack) * clip.threshold)
+        limit = (1 + thresholds.slack) * clip.threshold
+        asked = usable & (norm > limit)
+        above_limit = asked & (post > limit)
     wrong = above_limit | above_before
     if np.count_nonzero(wrong) < thresholds.least:
         return
@@ -74,6 +74,13 @@ def clipping_ineffective(signals: Signals, thresholds: Thresholds) -> Iterator[F
     if not ((count >= thresholds.least) & (count >= thresholds.share * of)).any():
         return
     yield _finding(signals, clip, wrong, asked, above_before, thresholds.slack)
+
+
+def _comparable(signals: Signals, clip: Clip, at: slice) -> BoolArray:
+    """Which rows of a block have a norm before and one after the same clip, shape (block,)."""
+    norm, post = signals.norm[at], signals.post_norm[at]
+    unusable = signals.skipped[at] | signals.norm_overflowed[at] | _counted_again(clip, norm, post)
+    return np.isfinite(norm) & np.isfinite(post) & ~unusable
 
 
 def _counted_again(clip: Clip, norm: FloatArray, post: FloatArray) -> BoolArray:
