@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
-from forensics.cli.streams import say
+from forensics.cli.streams import printed, say
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.state_health import StateHealth
 from forensics.errors import ExitCode, InputError, MissingExtraError
@@ -114,7 +114,7 @@ def _examine(file: StateFile, finite_before: frozenset[str]) -> StateHealth:
         raise InputError(file.refused, where=file.path)
     if not sys.stderr.isatty():
         return examine_state(file.path, root=file.root, finite_before=finite_before)
-    with click.progressbar(length=1, label=file.path.name, file=sys.stderr) as bar:
+    with click.progressbar(length=1, label=printed(file.path.name), file=sys.stderr) as bar:
 
         def move(seen: int, total: int) -> None:
             bar.length = max(total, 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from forensics.cli.output_options import spare_the_input
-from forensics.cli.streams import write_stdout
+from forensics.cli.streams import printed, write_stdout
 from forensics.errors import UsageError
 from forensics.render.figure_file import check_suffix, figure_bytes
 from forensics.render.output import look_of, write_file
@@ -70,7 +70,7 @@ def beside(run: Path, kind: str) -> Path:
 def put_figure(figure: Figure, out: Path) -> None:
     """Write the picture whole or not at all, and say where it is."""
     write_file(figure_bytes(figure, out.suffix), out)
-    write_stdout(f"{out}\n")
+    write_stdout(f"{printed(out)}\n")
 
 
 def put_param_map(drawn: ParamMap) -> None:

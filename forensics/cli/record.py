@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forensics.cli.record_progress import recording_progress
-from forensics.cli.streams import say, write_stdout
+from forensics.cli.streams import printed, say, write_stdout
 from forensics.errors import ExitCode, ForensicsError, MissingExtraError, UsageError
 from forensics.record.config import Config
 from forensics.record.settings_toml import parse_assignments, read_settings, to_toml
@@ -113,7 +113,9 @@ def _describe(reference: str | None) -> str:
     for line in broken:
         say(line)
     width = max(map(len, recipes), default=0)
-    lines = [f"{name:{width}}  {entry.summary}".rstrip() for name, entry in recipes.items()]
+    lines = [
+        printed(f"{name:{width}}  {entry.summary}".rstrip()) for name, entry in recipes.items()
+    ]
     return "\n".join([*lines, ""])
 
 
@@ -210,7 +212,8 @@ def _record(reference: str, recipe: Recipe, options: RecordOptions) -> None:
             raise
         hint = f"everything until then is recorded: {_next(options.out)}"
         raise type(error)(error.what, where=error.where, hint=hint) from error
-    write_stdout(f"{_told(options.out)}\nnext: {_next(options.out)}\n")
+    told, command = printed(_told(options.out)), printed(_next(options.out))
+    write_stdout(f"{told}\nnext: {command}\n")
 
 
 def _told(out: Path) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from forensics.cli.streams import say
+from forensics.cli.streams import printed, say
 
 OnStep = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -33,14 +33,14 @@ def recording_progress(name: str) -> Iterator[tuple[OnStep | None, Say]]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("steps"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"recording {name}", total=None)
+        task = bar.add_task(f"recording {printed(name)}", total=None)
 
         def on_step(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)

@@ -32,6 +32,14 @@ def say(message: str) -> None:
         click.echo(text, err=True)
 
 
+def printed(text: os.PathLike[str] | str) -> str:
+    """A path or a text for standard output: whole, but for what a terminal would act on."""
+    from forensics.render.safe_text import visible
+
+    text = str(text)
+    return text if text.isprintable() else visible(text)
+
+
 def _columns() -> int:
     """Columns of the terminal behind standard error; 80 where it does not tell."""
     with suppress(OSError, ValueError):

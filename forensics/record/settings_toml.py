@@ -107,5 +107,10 @@ def _toml_value(value: Any) -> str:
 
 
 def _toml_text(text: str) -> str:
-    """JSON's quoting is TOML's, but for one control character that JSON leaves as it is."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """JSON's quoting is TOML's; what a terminal would act on is written by its number, too."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else _by_number(c) for c in quoted)
+
+
+def _by_number(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 1 << 16 else f"\\U{ord(char):08x}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import select
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -38,8 +39,13 @@ class Killer:
     kills: list[str] = field(default_factory=list)
 
     def kill_once(self) -> bool:
-        """Start it, or resume it, and kill it; False where it was done before the moment came."""
-        event = self.chance.choice(["step", "step", "checkpoint", "compact", "open", "supersede"])
+        """Start it, or resume it, and kill it.
+
+        Returns:
+            False where it was done before the moment came: the next call begins a new run.
+        """
+        events = ["step", "step", "checkpoint", "compact", "open"]
+        event = self.chance.choice([*events, "supersede"] if self.run.exists() else events)
         count = self.chance.randint(1, MOMENTS[event])
         pause = self.chance.random() * 0.006
         with self._marks() as marks:
@@ -54,9 +60,12 @@ class Killer:
             for mark in marks.rest():
                 self._note(mark)
         assert code in (-9, 0), child.text()
-        if code == -9:
-            self.kills.append(f"{event} {count} +{1000 * pause:.1f} ms")
-        return code == -9
+        if code == 0:
+            shutil.rmtree(self.run)
+            self.told.clear()
+            return False
+        self.kills.append(f"after {event}, {1000 * pause:.1f} ms")
+        return True
 
     def finish(self) -> None:
         """Resume it to its end."""
