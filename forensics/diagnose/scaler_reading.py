@@ -83,7 +83,7 @@ def read_scaler(signals: Signals) -> Scaling:
         interval=interval,
         interval_row=interval_row,
         hysteresis=policy.hysteresis if policy is not None else None,
-        floor=policy.floor if policy is not None else 0.0,
+        floor=policy.floor if policy is not None else _told_floor(signals),
     )
 
 
@@ -91,6 +91,13 @@ def spared(signals: Signals) -> BoolArray:
     """Skips that need no halving: of a non-finite loss, or a guard's; shape (rows,)."""
     for_loss = signals.skipped_for_loss | (signals.skipped & signals.loss_bad)
     return np.asarray(for_loss | signals.reason_starts(SKIP_OTHER), dtype=bool)
+
+
+def _told_floor(signals: Signals) -> float:
+    """The least scale as a foreign log's trainer has it; 0 where it is not known."""
+    facts = signals.table.facts
+    hints = facts.scaler if facts is not None else None
+    return hints.floor if hints is not None and hints.floor is not None else 0.0
 
 
 def growth_distances(

@@ -288,8 +288,11 @@ class Signals:
 
     @cached_property
     def scaler_active(self) -> bool:
-        """Was a loss scaler at work: did the scale ever differ from 1?"""
+        """Was a loss scaler at work: did the scale ever differ from 1, or skip a step at it?"""
         scale = self.scale
+        facts = self.table.facts
+        if facts is not None and facts.precision == "fp16" and bool(self.skipped.any()):
+            return True
         return any(
             bool((np.isfinite(scale[rows]) & (scale[rows] != 1.0)).any())
             for rows in blocks(len(scale))

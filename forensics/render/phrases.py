@@ -31,7 +31,8 @@ def facts_line(run: RunFacts) -> str:
     if run.source_format != "forensics":
         doubt = f" by its looks ({run.doubt})" if run.doubt else ""
         parts.append(f"read as {run.source_format}{doubt}")
-    scaler = {True: "GradScaler", False: "no loss scaler", None: ""}[run.scaler]
+    own = "GradScaler" if run.source_format == "forensics" else "loss scaler"
+    scaler = {True: own, False: "no loss scaler", None: ""}[run.scaler]
     if run.precision:
         wants_scaler = run.scaler or run.precision == "fp16"
         parts.append(", ".join(filter(None, [run.precision, scaler if wants_scaler else ""])))

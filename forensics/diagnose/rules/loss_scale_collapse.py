@@ -2,9 +2,10 @@
 
 What it detects
     A descent of the loss scale: below 1; by 10 octaves or more outside the calibration, with no
-    growth in it and none after it; or down to its floor with steps still being skipped there. It
-    tells where the scale passed 2^-128, or the step at which it would at this pace. One finding an
-    episode.
+    growth in it and none after it; or down to its floor with steps still being skipped there; or a
+    scale below 1 in all of the log. It tells where the scale passed 2^-128, or the step at which it
+    would at this pace. Where the trainer's floor is below 1 (fairseq sums the loss over tokens, and
+    stops at 0.0001), four octaves above that floor take the place of 1. One finding an episode.
 
 Why it matters
     A scale below 1 shrinks gradients that already fit, so scaling is not what is wrong. There is no
@@ -27,10 +28,11 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
+from forensics.diagnose.scaler_reading import ZERO_LOG2
 from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Scaling
 from forensics.diagnose.series import merged, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import power_of_two, steps, times
+from forensics.diagnose.wording import number, power_of_two, steps, times
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 DECLINE = 20
@@ -39,6 +41,8 @@ SAWTOOTH = 2.0
 """Octaves that a healthy scale moves up and down; a decline has to have lost more."""
 LARGE_PART = 0.33
 """Share of all octaves that a decline lost before its last descent; else that descent is all."""
+ABOVE_FLOOR = 4.0
+"""Octaves above a floor below 1 in which four overflows in a row end the run."""
 USUAL_INTERVAL = 1000
 """Growth interval where neither run.json nor the log shows it."""
 
@@ -60,6 +64,8 @@ def loss_scale_collapse(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         return
     floor_rows = _skips_at_floor(signals, thresholds.at_floor)
     rows = merged(_collapsing(scaling, thresholds.octaves), floor_rows)
+    if len(rows) == 0 and float(scaling.scales.log2.max()) < _sound(scaling):
+        yield _low_throughout(signals)
     for start, last in _stretches(signals, rows, thresholds):
         at_floor = int(((floor_rows >= start) & (floor_rows <= last)).sum())
         yield _finding(signals, start, last, at_floor)
@@ -94,7 +100,12 @@ def _collapsing(scaling: Scaling, octaves: float) -> IntArray:
     begins = np.searchsorted(descent, descent)
     in_descent = total - (total - lost)[begins]
     deep = (in_descent >= octaves) & (falls.rows > scaling.growths.rows.max(initial=-1))
-    return np.asarray(falls.rows[(falls.to_log2 < 0) | deep], dtype=np.int64)
+    return np.asarray(falls.rows[(falls.to_log2 < _sound(scaling)) | deep], dtype=np.int64)
+
+
+def _sound(scaling: Scaling) -> float:
+    """log2 of the least scale that tells of nothing: 1, or four octaves above a floor below 1."""
+    return float(np.log2(scaling.floor)) + ABOVE_FLOOR if 0 < scaling.floor < 1 else 0.0
 
 
 def _skips_at_floor(signals: Signals, least: int) -> IntArray:
@@ -198,12 +209,45 @@ def _finding(signals: Signals, start: int, last: int, at_floor: int) -> Finding:
                 "scaler_scale",
                 signals.scale,
                 np.concatenate((rows[:1], rows[:: max(1, len(rows) // 8)], poison[:1], rows[-1:])),
-                threshold=2.0**POISON_LOG2 if lowest < 0 else 1.0,
+                threshold=_limit(scaling, lowest),
             ),
         ),
         cause=_WRITTEN_CAUSE if by_hand else _cause(signals, start, end),
         remedy=_written_remedy(signals, start) if by_hand else _remedy(signals, lowest),
     )
+
+
+def _low_throughout(signals: Signals) -> Finding:
+    """The finding of a scale that was low when the log began."""
+    scales = signals.scaling.scales
+    lowest = float(scales.log2.min())
+    highest = float(scales.log2.max())
+    text = "below 2^-149" if highest <= ZERO_LOG2 else f"at most {_scale(highest)}"
+    poisoned = ", where 1/scale is Inf" if highest <= POISON_LOG2 else ""
+    return Finding(
+        rule="loss-scale-collapse",
+        severity=Severity.CRITICAL if lowest <= POISON_LOG2 else Severity.WARNING,
+        message=f"loss scale is {text} in all of the log{poisoned}: it collapsed before",
+        first_step=signals.step_at(int(scales.first[0])),
+        last_step=signals.step_at(int(scales.last[-1])),
+        evidence=(
+            signals.evidence(
+                "scaler_scale",
+                signals.scale,
+                np.unique([scales.first[0], scales.last[-1]]),
+                threshold=1.0,
+            ),
+        ),
+        cause=_cause(signals, 0, len(signals) - 1),
+        remedy=_remedy(signals, lowest),
+    )
+
+
+def _limit(scaling: Scaling, lowest: float) -> float:
+    """The scale that must not be reached: a floor at which the run ends, 2^-128, or 1."""
+    if 0 < scaling.floor < 1:
+        return scaling.floor
+    return 2.0**POISON_LOG2 if lowest < 0 else 1.0
 
 
 def _severity(lowest: float, at_floor: int) -> Severity:
@@ -232,7 +276,8 @@ def _message(
     if at_floor and float(log2[bottom]) >= _floor(signals.scaling):
         text = (
             f"loss scale is at its floor of {_scale(float(log2[bottom]))} and {steps(at_floor)} "
-            f"were still skipped there, from step {signals.step_at(int(rows[0])):,} on"
+            f"{'was' if at_floor == 1 else 'were'} still skipped there, from step "
+            f"{signals.step_at(int(rows[0])):,} on"
         )
     if by_hand:
         text = (
@@ -243,9 +288,11 @@ def _message(
     poison = np.flatnonzero(log2 <= POISON_LOG2)
     if len(poison):
         at = signals.step_at(int(rows[poison[0]]))
-        return f"{text}; from {at:,} on it is at most 2^-128, where GradScaler itself writes NaN"
+        return f"{text}; from {at:,} on it is at most 2^-128, where 1/scale is Inf"
     if at_floor or recovers:
         return text
+    if 0 < signals.scaling.floor < 1:
+        return f"{text}; below {number(signals.scaling.floor)} the trainer ends the run"
     projected = _projected(signals, rows, log2)
     return f"{text}; at this pace it reaches 2^-128 at step {projected:,}" if projected else text
 
@@ -266,7 +313,7 @@ def _written_remedy(signals: Signals, start: int) -> str:
 
 
 def _scale(log2: float) -> str:
-    return "0" if log2 <= -150 else power_of_two(2.0**log2)
+    return "0" if log2 <= ZERO_LOG2 else power_of_two(2.0**log2)
 
 
 def _projected(signals: Signals, rows: IntArray, log2: FloatArray) -> int | None:
@@ -312,7 +359,10 @@ def _remedy(signals: Signals, lowest: float) -> str:
         if lowest <= 0
         else "Find what grows (params shows which layer)"
     )
+    stop = "give the scale a floor of 1 and stop there."
+    if 0 < signals.scaling.floor < 1:  # the trainer does stop, and a scale below 1 is usual in it
+        stop = "a lower learning rate or a clip helps where the gradients grow."
     return (
         f"{first}. Run in bf16 where the device has it, or keep the layer that overflows in fp32; "
-        f"give the scale a floor of 1 and stop there."
+        f"{stop}"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from forensics.frozen import dataclass
 from forensics.runlog.steps import Repair
 
 
@@ -67,7 +68,9 @@ KINDS: dict[str, RepairKind] = {
     "unordered-steps": RepairKind("rows were not in order of step ({n} step{s} back); sorted"),
     "repeated-steps": RepairKind("{n} step{s} written again from {detail} on; the last is kept"),
     "abandoned-steps": RepairKind("{n} row{s} after step {detail} from before a restart set aside"),
-    "merged-ranks": RepairKind("{n} step{s} written up to {detail} times, as by several ranks, put together"),
+    "merged-ranks": RepairKind(
+        "{n} step{s} written up to {detail} times, as by several ranks, put together"
+    ),
     "merged-rows": RepairKind("{n} line{s} put together with others of the same step"),
     "epoch-steps": RepairKind(
         "steps count anew in each epoch: numbered through, an epoch taken to have {detail}"

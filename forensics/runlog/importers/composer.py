@@ -23,7 +23,7 @@ _RECORD = re.compile(
     + COUNT
     + rb")(?:/"
     + COUNT
-    + rb")?\]:(?P<rest>(?:\n[ \t]+(?:Train|Eval) [^\n:]+:[^\n]*)*)"
+    + rb")?\]:[ \t]*(?P<rest>(?:\n[ \t]+(?:Train|Eval) [^\n:]+:[^\n]*)*)"
 )
 _CELL = re.compile(rb"\n[ \t]+Train ([^\n:]+): *([^\s]+)")
 _KEPT = frozenset(("loss", "lr", "grad_l2_pre_clip", "scaler_scale"))

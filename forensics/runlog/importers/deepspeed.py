@@ -85,6 +85,7 @@ class _Engine:
         self.notes = OverflowNotes()
         self._last: tuple[int, Mapping[str, Cell]] = (-1, {})
         self._iteration = -1
+        self._at = 0
         self._exact: dict[str, Cell] = {}
         self._others = 0
         self._loss: float | None = None
@@ -95,7 +96,7 @@ class _Engine:
             self._record(int(match["engine_step"]), _cells(match))
         elif match["pipe"] is not None:
             self._flush()
-            self.rows.add(int(match["pipe"]), {"loss": number(match["loss"]), **self._noted()})
+            self._add(int(match["pipe"]), {"loss": number(match["loss"]), **self._noted()})
         elif match["printed"] is not None:
             self._see(number(match["printed"]))
         elif match["from"] is not None:
@@ -114,8 +115,7 @@ class _Engine:
         """What is still counted when the log ends."""
         self._flush()
         if self.notes.count:
-            step = max(self._last[0], 0) + self.notes.count
-            self.rows.add(step, self.notes.cells())
+            self._add(self._at + self.notes.count, self.notes.cells())
 
     def told(self) -> tuple[str, ...]:
         """Notes for the reader of the report."""
@@ -136,7 +136,7 @@ class _Engine:
         self._last = (step, cells)
         loss: dict[str, Cell] = {} if self._loss is None else {"loss": self._loss}
         self._loss = None
-        self.rows.add(step, {**self._noted(), **cells, **loss})
+        self._add(step, {**self._noted(), **cells, **loss})
 
     def _see(self, loss: float | None) -> None:
         """A printed loss: the last one before a record is kept, but a non-finite one stays."""
@@ -151,14 +151,20 @@ class _Engine:
         if iteration == self._iteration or self._iteration - 2 <= iteration < self._iteration:
             return
         self._flush()
+        if self.notes.count and iteration > self._at:
+            self._add(iteration, self.notes.cells())  # those before the first that is dated
         self._iteration = iteration
         self._exact = {"skipped_steps": 1}
 
     def _flush(self) -> None:
         if self._exact:
             self.notes.total += 1
-            self.rows.add(self._iteration + 1, self._exact)
+            self._add(self._iteration + 1, self._exact)
             self._exact = {}
+
+    def _add(self, step: int, cells: Mapping[str, Cell]) -> None:
+        self.rows.add(step, cells)
+        self._at = step
 
 
 def _cells(match: re.Match[bytes]) -> dict[str, Cell]:

@@ -2,7 +2,8 @@
 
 Values are means over the interval, as text. ``num_updates`` stands still on an overflow, which has
 a line of its own, so that the skipped attempts of a row come on top of its steps. A loss scale has
-four decimals: one that has collapsed prints as 0.
+four decimals, or three in 2019: one that has collapsed prints as 0. It may well be below 1, as the
+loss is a sum over tokens; the run ends below ``--min-loss-scale``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
-from forensics.runlog.log_facts import LogFacts, Meaning
+from forensics.runlog.log_facts import LogFacts, Meaning, ScalerHints
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import LONG_HEAD, Head
 from forensics.runlog.scanner.interleaved import Dated, Interleaved
@@ -24,8 +25,11 @@ from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import Column, StepTable
 
-_SMALLEST_PRINTED = 2.0**-15
-"""Of four decimals: 2^-14 prints as 0.0001, and this as 0."""
+_ROUNDED = {3: 2.0**-11, 4: 2.0**-15}
+"""The largest power of two that prints as 0, by the decimals: of 2^-10 there is 0.001 left."""
+_DECIMALS = re.compile(rb"\bloss_scale(?:=|\"?:? ?\"?)\d{1,9}\.(\d{3,4})\b")
+_FLOOR = re.compile(rb"'?min_loss_scale'?[:=] ?(\d[\d.e-]{0,12})")
+_USUAL_FLOOR = 1e-4
 _COLUMNS = {
     "loss": "loss",
     "lr": "lr",
@@ -42,7 +46,7 @@ def _column(name: str) -> str | None:
     return _COLUMNS.get(name.strip('"'))
 
 
-_INNER = rb"\bepoch (?P<epoch>\d{1,9}):[^\n=]{1,200}[ \t](?=[\w.]{1,40}=)"
+_INNER = rb"epoch (?<!\wepoch )(?P<epoch>\d{1,9}):[^\n=]{1,200}[ \t](?=[\w.]{1,40}=)"
 _TEXT = Layout(
     start=_INNER + rb"(?=[^\n]{0,4000}\bnum_updates=(?P<step>\d{1,15}))",
     gap=rb",?[ \t]*",
@@ -55,7 +59,9 @@ _TEXT = Layout(
 _LOGGER = rb"(?: \| |\]\[INFO\] - )"
 """After the logger's name: fairseq's own form, and Hydra's."""
 _OBJECT = Layout(
-    start=rb"\btrain_inner" + _LOGGER + rb'\{(?=[^\n]{0,4000}"num_updates": "?(?P<step>\d{1,15}))',
+    start=rb"train_inner(?<!\wtrain_inner)"
+    + _LOGGER
+    + rb'\{(?=[^\n]{0,4000}"num_updates": "?(?P<step>\d{1,15}))',
     gap=rb",?[ \t]*",
     key=rb'"[A-Za-z_][\w.]*"',
     equals=rb':[ \t]*"?',
@@ -65,10 +71,12 @@ _OBJECT = Layout(
 )
 _EPOCH_OBJECT = replace(
     _OBJECT,
-    start=rb"\btrain" + _LOGGER + rb'\{(?=[^\n]{0,4000}"train_num_updates": "?(?P<step>\d{1,15}))',
+    start=rb"train(?<!\wtrain)"
+    + _LOGGER
+    + rb'\{(?=[^\n]{0,4000}"train_num_updates": "?(?P<step>\d{1,15}))',
 )
 _EPOCH = Layout(
-    start=rb"\bepoch (?P<epoch>\d{1,9})(?=[ \t]*\|[ \t]*loss )"
+    start=rb"epoch (?<!\wepoch )(?P<epoch>\d{1,9})(?=[ \t]*\|[ \t]*loss )"
     rb"(?=[^\n]{0,4000}\bnum_updates (?P<step>\d{1,15}))",
     gap=rb"[ \t]*\|[ \t]*",
     key=rb"[A-Za-z_][\w.]*",
@@ -139,11 +147,20 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         },
         precision="fp16" if between.total or b"loss_scale" in head else "",
         clip_threshold=limit or None,
+        scaler=ScalerHints(floor=_floor(head), factor=0.5),
         notes=between.told(),
     )
     table = rows.table(fairseq.name, facts, where=source.path)
-    table = replace(table, earlier=tuple(map(_settled, table.earlier)))
-    return _settled(table)
+    decimals = max((len(places) for places in _DECIMALS.findall(head)), default=4)
+    largest = _ROUNDED[decimals]
+    table = replace(table, earlier=tuple(_settled(old, largest) for old in table.earlier))
+    return _settled(table, largest)
+
+
+def _floor(head: bytes) -> float:
+    """The loss scale below which fairseq ends the run."""
+    told = _FLOOR.search(head)
+    return (number(told.group(1)) if told else None) or _USUAL_FLOOR
 
 
 class _Between:
@@ -190,8 +207,9 @@ class _Between:
         return tuple(notes)
 
 
-def _settled(table: StepTable) -> StepTable:
-    table, note = restore_rounded_scale(table, _SMALLEST_PRINTED)
+def _settled(table: StepTable, largest: float) -> StepTable:
+    """The table with what is left out set right; ``largest``: the scale that prints as 0."""
+    table, note = restore_rounded_scale(table, largest)
     table = _with_attempts(table)
     facts = table.facts or LogFacts()
     lacks = {

@@ -78,6 +78,7 @@ def _records(source: LogSource, bars: _Bars) -> Iterator[Found]:
     Overflow notes of DeepSpeed or Apex between them belong to the record of training that follows.
     """
     notes = OverflowNotes()
+    last: int | None = None
     for block in source.blocks():
         at = 0
         waiting = deque(matches_near(_NOTES, block, NEEDLES))
@@ -88,10 +89,16 @@ def _records(source: LogSource, bars: _Bars) -> Iterator[Found]:
                 at = match.end()
                 while waiting and waiting[0].start() < match.start():
                     notes.take(waiting.popleft())
-                yield bars.done, {**record, **notes.cells()} if "loss" in record else record
+                if "loss" in record:
+                    record.update(notes.cells())
+                    last = bars.done
+                yield bars.done, record
         for note in waiting:
             notes.take(note)
         bars.see(block[at:], training=False)
+    if notes.count:
+        # No record follows: the last of them is in the step after the bar's.
+        yield last and max(bars.done or 0, last + notes.count), notes.cells()
 
 
 class _Bars:
@@ -166,7 +173,7 @@ def _counted(found: Iterable[Found], interval: int) -> Iterator[Mapping[str, Any
     """The records with steps by their number; an evaluation belongs to the record before it."""
     step = 0
     for _, record in found:
-        step += interval * ("loss" in record)
+        step += interval * ("loss" in record or "skipped_steps" in record)
         yield {**record, "step": step}
 
 

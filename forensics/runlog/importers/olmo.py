@@ -33,7 +33,7 @@ def _column(name: str) -> str | None:
 
 
 _LAYOUT = Layout(
-    start=rb"\[step=(?P<step>" + COUNT + rb")(?:/[\d,]{1,20})?(?:,[ ]?epoch=(?P<epoch>\d{1,9}))?"
+    start=rb"\[step=(?P<step>" + COUNT + rb")(?:/[\d,]{0,19}\d)?(?:,[ ]?epoch=(?P<epoch>\d{1,9}))?"
     rb"[^\]\n]{0,80}\]",
     gap=rb"\n[ \t]+",
     key=rb"[A-Za-z][\w/ ().-]*",

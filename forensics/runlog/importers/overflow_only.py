@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from forensics.runlog.importers.print_lines import read_lines, tells_of_training
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.scanner.head import LONG_HEAD
 from forensics.runlog.scanner.near import matches_near
@@ -31,9 +32,13 @@ UNKNOWN = ("losses", "gradient norms", "learning rates")
 def read_notes(source: LogSource, name: str) -> StepTable:
     """Read a log of overflow notes, with or without a progress bar around them.
 
+    Where the loop prints losses of its own, those are the rows (``print_lines``).
+
     Raises:
         InputError: there is no note, and no bar.
     """
+    if tells_of_training(source.head()):
+        return read_lines(source, name)
     head = source.head(LONG_HEAD).text
     total = _longest_bar(head)
     facts = LogFacts(

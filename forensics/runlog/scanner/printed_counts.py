@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from forensics.runlog.scanner.epoch_steps import EpochSteps
+
 UNNUMBERED = "no line tells a step: the rows are numbered as they come"
 ANEW = (
-    "the count begins anew each epoch and no line tells its length: the rows are numbered as they "
-    "come"
+    "the count begins anew each epoch and no line tells its length: epochs are taken to end at the "
+    "last line that was printed"
 )
 
 
@@ -39,7 +41,8 @@ def numbered(counts: Sequence[Count]) -> Numbering:
     """The step of each line.
 
     A count that falls where the epoch rises is one within the epoch: it is numbered through by the
-    epoch's length. So is that of a bar which starts again. Any other fall is a restart, and stays.
+    epoch's length, or by how far each epoch was seen to go. So is that of a bar which starts again,
+    by its length. Any other fall is a restart, and stays.
     """
     at = [count.at for count in counts if count.at is not None]
     epochs = [count.epoch for count in counts if count.epoch is not None]
@@ -55,10 +58,20 @@ def numbered(counts: Sequence[Count]) -> Numbering:
     if not falls or (by_epoch and not within) or (not by_epoch and total is None):
         return Numbering(at, False, "")
     if total is None:
-        return Numbering(list(range(1, len(counts) + 1)), False, ANEW)
+        return Numbering(_seen(counts, at, epochs), False, ANEW)
     if by_epoch:
         return Numbering(_through(at, epochs, total), False, _length(total))
     return Numbering(_through(at, _rounds(at), total), False, _length(total))
+
+
+def _seen(counts: Sequence[Count], at: Sequence[int], epochs: Sequence[int]) -> list[int]:
+    """Steps where epochs are taken to be as long as they were seen to be.
+
+    Counts begin at 0 where a 0 is among them, but for bars, which go on to their end.
+    """
+    to_the_end = any(count.at == count.of for count in counts)
+    numbers = EpochSteps(first=0 if min(at) == 0 and not to_the_end else 1)
+    return [numbers.step(epoch, n) for epoch, n in zip(epochs, at, strict=True)]
 
 
 def _through(at: Sequence[int], rounds: Sequence[int], total: int) -> list[int]:

@@ -46,6 +46,10 @@ def test_a_scaler_is_told_where_it_matters(changes: dict[str, object], said: str
     assert line == " · ".join(["12,480 steps", *([said] if said else [])])
 
 
+def test_a_scaler_of_another_trainer_has_no_name() -> None:
+    assert "fp16, loss scaler" in facts_line(facts(source_format="deepspeed"))
+
+
 @pytest.mark.parametrize(
     ("steps", "first", "last", "said"),
     [

@@ -108,3 +108,19 @@ def test_a_scale_written_0_is_told_as_written_and_not_as_overflow(lost: bool) ->
     verdict = diagnose(run_of(columns).run).verdict
     assert verdict.root == 0
     assert verdict.summary.startswith("Loss scale was set from 65,536 to 0")
+
+
+@pytest.mark.parametrize(
+    ("scale", "severity"), [(0.25, Severity.WARNING), (1e-60, Severity.CRITICAL)]
+)
+def test_fires_on_a_scale_that_was_low_when_the_log_began(scale: float, severity: Severity) -> None:
+    (finding,) = found(loss_scale_collapse, run_of(calm(50, scaler_scale=np.full(50, scale))))
+    assert finding.severity is severity
+    assert finding.message.endswith(
+        "in all of the log, where 1/scale is Inf: it collapsed before"
+    ) == (severity is Severity.CRITICAL)
+
+
+def test_silent_on_a_low_scale_that_grows() -> None:
+    scale = np.repeat([0.5, 1.0, 2.0], 100)
+    assert not found(loss_scale_collapse, run_of(calm(300, scaler_scale=scale)))

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Finding, Severity
 from forensics.runlog.log_facts import Meaning
+from forensics.runlog.run import load_run
 from tests.unit.runlog.importers.line_logs import fairseq_epoch, fairseq_object, fairseq_text
 from tests.unit.runlog.importers.logs import column, read
 
@@ -111,3 +114,33 @@ def test_summaries_of_epochs_alone(tmp_path: Path) -> None:
     assert table.step.tolist() == [100, 200, 300]
     assert column(table, "loss") == [5.5] * 3
     assert column(table, "lr") == [1e-5] * 3
+
+
+def test_three_decimals_round_away_more(tmp_path: Path) -> None:
+    text = fairseq_text(100, scale="0.062") + fairseq_text(200, scale="0.000")
+    assert column(read(tmp_path, text), "scaler_scale") == [0.062, 2.0**-11]
+
+
+def test_a_scale_below_1_is_usual_until_it_nears_the_floor(tmp_path: Path) -> None:
+    def log(scales: list[str]) -> str:
+        return "".join(
+            fairseq_text(100 * n, scale=scale, loss=f"{9 - n / 100:.2f}")
+            for n, scale in enumerate(scales, 1)
+        )
+
+    usual = log(["0.062"] * 3 + ["0.031"] * 5 + ["0.016"] * 20)
+    assert not found(tmp_path, usual)
+    table = read(tmp_path, usual)
+    assert table.facts is not None
+    assert table.facts.scaler is not None
+    assert table.facts.scaler.floor == 1e-4
+    (finding,) = found(tmp_path, log(["0.0625"] * 8 + ["0.0156", "0.0039", "0.0010", "0.0002"]))
+    assert finding.rule == "loss-scale-collapse"
+    assert "below 0.0001 the trainer ends the run" in finding.message
+    assert not found(tmp_path, "Namespace(min_loss_scale=1e-08, fp16=True)\n" + usual)
+
+
+def found(folder: Path, text: str) -> list[Finding]:
+    path = folder / "judged.log"
+    path.write_text(text)
+    return [f for f in diagnose(load_run(path)).findings if f.severity > Severity.INFO]

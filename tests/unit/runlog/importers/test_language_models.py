@@ -56,6 +56,7 @@ def test_olmo_records_of_several_lines_with_thousands(tmp_path: Path) -> None:
         )
     table = read(tmp_path, text + "INFO done\n")
     assert table.source_format == "olmo"
+    assert set(table["epoch"].tolist()) == {0.0}
     assert table.step.tolist() == [999, 1000, 1001]
     assert column(table, "grad_l2_pre_clip") == [0.0] * 3
     assert column(table, "lr") == [1e-4] * 3

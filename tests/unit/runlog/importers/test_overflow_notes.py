@@ -153,3 +153,51 @@ def test_losses_that_each_micro_batch_prints(tmp_path: Path) -> None:
     assert table.step.tolist() == [5, 10, 15]
     assert table["loss"][:2].tolist() == pytest.approx([2.6, 2.1])
     assert table["loss"][2] != table["loss"][2]
+
+
+def test_a_note_before_the_first_that_is_dated_comes_right_before_it(tmp_path: Path) -> None:
+    logged = f"{STAMP} [Rank 0] Overflow detected. Skipping step. Attempted loss scale: {{}}, "
+    logged += "reducing to {}\n"
+    text = logged.format(64.0, 32.0)
+    for iteration, scale in ((5, 32.0), (6, 16.0)):
+        text += f"{STAMP} [fused_optimizer.py:382:_update_scale]\nGrad overflow on iteration "
+        text += f"{iteration}\n" + logged.format(scale, scale / 2)
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [5, 6, 7]  # 0-based iterations
+    assert column(table, "skipped_steps") == [1, 1, 1]
+    assert not table.repairs
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("deepspeed", "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, "
+         "reducing to 32"),
+        ("apex", "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32.0"),
+    ],
+)  # fmt: skip
+def test_notes_between_lines_of_the_loop_are_counted_for_the_line_after_them(
+    tmp_path: Path, name: str, note: str
+) -> None:
+    lines = [f"epoch 1 step {n}/90 loss {3 - n / 90:.2f} lr 0.01" for n in range(10, 60, 10)]
+    table = read(tmp_path, "\n".join([*lines[:3], note, note, *lines[3:], note]) + "\n")
+    assert table.source_format == name
+    assert table.step.tolist() == [10, 20, 30, 40, 50, 51]
+    assert column(table, "skipped_steps") == [None, None, None, 2, None, 1]
+    assert column(table, "scaler_scale")[3] == 32.0
+    assert column(table, "loss")[0] == 2.89
+    assert table.facts is not None
+    assert "3 overflows noted between the lines" in table.facts.notes
+
+
+def test_a_note_behind_a_bar_belongs_to_the_next_state_of_the_bar(tmp_path: Path) -> None:
+    text = "".join(
+        f"[losses/total_loss: {n}.5 | losses/value_loss: 7.6]:  1%|#  | {n}/900 [00:0{n}<01:00, "
+        f"1.2it/s]{overflow('64', '32').strip() if n == 5 else ''}\n"
+        for n in range(1, 9)
+    )
+    table = read(tmp_path, text)
+    assert table.source_format == "deepspeed"
+    assert table.step.tolist() == list(range(1, 9))
+    assert column(table, "skipped_steps")[4:6] == [None, 1]
+    assert column(table, "loss")[4] == 5.5

@@ -69,7 +69,7 @@ def test_batches_of_epochs_whose_length_is_not_told_are_counted_and_it_is_said(
 ) -> None:
     lines = [f"Epoch {e}, batch {b}: train loss = {9 - e}.{b}" for e in (1, 2) for b in range(3)]
     table = table_of(tmp_path, lines)
-    assert table.step.tolist() == [1, 2, 3, 4, 5, 6]
+    assert table.step.tolist() == [0, 1, 2, 3, 4, 5]
     assert table.facts is not None
     assert table.facts.notes == (ANEW,)
 
@@ -116,3 +116,100 @@ def test_prose_is_no_log(tmp_path: Path, text: str) -> None:
     assert detect(head_of(path)) is None
     with pytest.raises(InputError):
         load_run(path)
+
+
+@pytest.mark.parametrize(
+    "epoch", ["[{e}/90][{n:>4}/500]", "[{e}] [{n}/500]", "[{e}/90], [{n}/500]"]
+)
+def test_batches_in_nested_counters_are_not_merged(tmp_path: Path, epoch: str) -> None:
+    lines = [
+        f"INFO Train: {epoch.format(e=e, n=n)}\tlr 0.1\tloss {9 - e}.{n} (8.0)\tmem 14MB"
+        for e in (3, 4)
+        for n in range(0, 500, 100)
+    ]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [100 * n for n in range(10)]
+    assert table["loss"][5] == 5.0
+
+
+def test_the_step_of_the_whole_run_goes_before_one_within(tmp_path: Path) -> None:
+    lines = [
+        f"inner iter: {n % 4}/ 4 | global iter: {n:>6}/ 500| tot_loss: {n}.5 | rl_loss: 0.1"
+        for n in range(8, 20)
+    ]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == list(range(8, 20))
+    assert table["loss"][0] == 8.5
+
+
+def test_headings_tell_the_epoch_of_the_lines_below_them(tmp_path: Path) -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        lines += [f"Epoch {epoch}/3", "-" * 10]
+        lines += [f"iter: {n}, loss: {4 - epoch}.{n}" for n in (20, 40, 60)]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [20, 40, 60, 80, 100, 120, 140, 160, 180]
+    assert not table.earlier
+
+
+def test_lines_before_the_first_heading_are_of_the_epoch_before(tmp_path: Path) -> None:
+    lines = [f"iter: {n}, loss: 2.{n}" for n in (20, 40)]
+    lines += ["Epoch 1/2 took 9 s", *(f"iter: {n}, loss: 1.{n}" for n in (20, 40))]
+    assert table_of(tmp_path, lines).step.tolist() == [20, 40, 60, 80]
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [
+        "Epoch {e} [{n}/4] Test Loss: {x}",
+        "Validation: Epoch {e} [{n}/4] loss: {x}",
+        "[valid] epoch {e}, {n}/4: loss = {x}",
+        "Epoch {e} average val loss: {x}",
+    ],
+)
+def test_a_validation_is_no_training_step(tmp_path: Path, validation: str) -> None:
+    lines = []
+    for epoch in range(1, 5):
+        lines += [f"Epoch {epoch} [{n}/4] Loss: {5 - epoch}.{n}" for n in (2, 4)]
+        lines.append(validation.format(e=epoch, n=4, x=f"{9 - epoch}.0"))
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert table["loss"].tolist() == [4.2, 4.4, 3.2, 3.4, 2.2, 2.4, 1.2, 1.4]
+    assert table["val_loss"][1::2].tolist() == [8.0, 7.0, 6.0, 5.0]
+
+
+def test_a_line_an_epoch_sums_up_what_its_batches_told(tmp_path: Path) -> None:
+    lines = []
+    for epoch in range(1, 4):
+        lines += [f"Epoch [{epoch}/3], Step [{n}/40], Loss: {n}.5" for n in (10, 20, 30, 40)]
+        lines.append(f"Epoch {epoch} done: train loss: 25.5, val loss: {epoch}.25")
+    table = table_of(tmp_path, lines)
+    assert len(table) == 12
+    assert table["loss"].tolist() == [10.5, 20.5, 30.5, 40.5] * 3
+    assert table["val_loss"][3::4].tolist() == [1.25, 2.25, 3.25]
+
+
+def test_the_bars_of_keras_are_lines_of_one_shape(tmp_path: Path) -> None:
+    lines = []
+    for epoch in (1, 2):
+        lines.append(f"Epoch {epoch}/2")
+        for n in range(1, 11):
+            bar = "=" * n + ">" + "." * (10 - n)
+            lines.append(f"{n:>3}/10 [{bar}] - ETA: {10 - n}s - loss: {3 - epoch}.{n}")
+    assert table_of(tmp_path, lines).step.tolist() == list(range(1, 21))
+
+
+def test_a_bar_that_begins_anew_shows_what_the_last_ended_with(tmp_path: Path) -> None:
+    lines = [
+        f"Epoch {e}: {n * 10}%|##| {n}/10 [00:01<00:02, 9.0it/s, loss={3 - e}.{n}]"
+        for e in (0, 1)
+        for n in range(0, 11, 2)
+    ]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
+    assert table["loss"][6] == 2.2
+
+
+def test_a_name_may_have_a_remark(tmp_path: Path) -> None:
+    lines = [f"iter {n} | step {n // 4}: loss train (curr): {n}.5, val: None" for n in range(1, 9)]
+    assert table_of(tmp_path, lines)["loss"][0] == 1.5

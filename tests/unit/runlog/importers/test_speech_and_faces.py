@@ -29,6 +29,17 @@ def test_composer_counts_by_its_own_clock(tmp_path: Path) -> None:
     assert column(table, "lr") == [1e-4] * 6
 
 
+def test_composer_lines_that_a_console_filled_with_blanks(tmp_path: Path) -> None:
+    text = "".join(
+        f"[batch={b}/90]:{' ' * 40}\n\t Train time/batch: {b - 1}{' ' * 20}\n"
+        f"\t Train loss/train/total: {b}.5   \n\t Train metrics/train/LanguageCrossEntropy: 0.25\n"
+        for b in range(1, 5)
+    )
+    table = read(tmp_path, text)
+    assert table.source_format == "composer"
+    assert column(table, "loss") == [1.5, 2.5, 3.5, 4.5]
+
+
 def espnet(epoch: int, first: int, last: int, norm: str = "12.5") -> str:
     return (
         f"{AT}INFO: {epoch}epoch:train:{first}-{last}batch: iter_time=0.1, loss_ctc=9.5, "

@@ -1,0 +1,168 @@
+"""What one line that a training loop prints of itself tells: its counters and its numbers.
+
+Such as ``step 10 loss 2.1 lr 0.001``, ``Train: [3/90][10/1251] loss 2.1 (2.3)`` or a bar with
+``loss=2.1``. Prose is told apart by its shape: lines that a program prints are alike but for their
+numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from forensics.runlog.scanner.loss_like import loss_like
+from forensics.runlog.scanner.names import canonical_name
+from forensics.runlog.scanner.numbers import NUMBER, count, number
+from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE
+from forensics.runlog.scanner.printed_counts import Count
+
+_WORD = rb"[A-Za-z][\w/.]{0,40}"
+_PAIR = re.compile(
+    rb"(?<![\w./'\"])(" + _WORD + rb"(?:[ ]" + _WORD + rb")?)(?:[ ]?\([a-z]{1,12}\))?"
+    rb"[ \t]{0,4}(?:[:=][ \t]{0,4}|[ \t])(" + NUMBER + rb")(?![\w.'\"])"
+)
+_GLOBAL = re.compile(
+    rb"(?i)(?<![a-z])global[ _-]?(?:step|iter(?:ation)?)s?[ \t:=#\[(]{1,12}"
+    rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,4}(\d{1,12}))?(?![\w.])"
+)
+_AT = re.compile(
+    rb"(?i)(?<![a-z])(?:steps?|iter(?:ation)?s?|it|batch|update)[ \t:=#\[(]{1,6}"
+    rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,2}(\d{1,12}))?(?![\w.])"
+)
+_NESTED = re.compile(
+    rb"\[[ \t]{0,6}(\d{1,9})(?:/\d{1,9})?[ \t]{0,2}\][ \t,:]{0,4}"
+    rb"\[[ \t]{0,9}(\d{1,12})/[ \t]{0,9}(\d{1,12})[ \t]{0,2}\]"
+)
+"""``[3/90][10/1251]`` and ``[3] [10/1251]``: the epoch, and the batch within it."""
+_OF = re.compile(rb"[\[(][ \t]{0,6}(\d{1,12})/(\d{1,12})|(?<![\w./])(\d{1,12})/(\d{1,12}) ?\[")
+_EPOCH = re.compile(rb"(?i)(?<![a-z])(?:epoch|ep)[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.])")
+_HEADING = re.compile(rb"(?i)^[^\n]{0,60}\bepoch[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.])")
+_RATE = re.compile(rb"[\d:?]{1,12}<[\d:?]{1,12},[ \t]{0,3}[\d.?]{1,12} ?(?:\w{1,9}/s|s/\w{1,9})")
+_BAR = re.compile(rb"\|[^|\n]{0,200}\||\[[=>.# -]{3,200}\]")
+_FIGURE = re.compile(NUMBER)
+_VALIDATION = re.compile(
+    rb"(?i)\b(?:val|valid|validation|validating|eval|evaluating|evaluation|test|testing|dev)\b"
+)
+_TRAINING = re.compile(rb"(?i)train")
+_LOSS = re.compile(rb"(?i)loss")
+_NOTED = re.compile(rb"(?:\[[^\]\n]{1,60}\] ?){0,4}(?:" + NOTE + rb")")
+"""An overflow note with the logger's brackets in front."""
+_KEPT = frozenset(
+    ("loss", "val_loss", "lr", "grad_l2_pre_clip", "grad_l2_post_clip", "scaler_scale")
+)
+_FEWEST = 3
+"""Lines of one shape that make a log, where they count something."""
+_FEWEST_UNCOUNTED = 10
+"""The same where nothing on them counts."""
+_LONGEST = 1000
+"""Bytes of a line; longer ones are no print of a training loop."""
+
+
+class PrintedLine(NamedTuple):
+    """One line that tells a loss.
+
+    Attributes:
+        shape: the line without its numbers: lines of one print are alike in it.
+        counted: its counters.
+        cells: column → number.
+    """
+
+    shape: bytes
+    counted: Count
+    cells: dict[str, float]
+
+    @property
+    def trains(self) -> bool:
+        """Does it tell of training, and not of a validation alone?"""
+        return "loss" in self.cells
+
+
+def printed_line(line: bytes) -> PrintedLine | None:
+    """What a line tells, or None where it tells no loss."""
+    if len(line) > _LONGEST or b"loss" not in line.lower():
+        return None
+    cells = _cells(line)
+    if "loss" in cells and "val_loss" not in cells and _of_validation(line):
+        cells["val_loss"] = cells.pop("loss")
+    if "loss" not in cells and "val_loss" not in cells:
+        return None
+    shape = _FIGURE.sub(b"#", _BAR.sub(b"|", _RATE.sub(b"", line)))
+    return PrintedLine(b"".join(shape.split()), _count(line), cells)
+
+
+def epoch_heading(line: bytes) -> int | None:
+    """The epoch that a line without a loss says has begun or ended; None where it says none."""
+    match = _HEADING.match(line) if b"poch" in line or b"POCH" in line else None
+    return count(match.group(1)) if match else None
+
+
+def pieces(block: bytes) -> Iterator[bytes | re.Match[bytes]]:
+    """The lines of a block, and the overflow notes in and between them, in order."""
+    noisy = any(needle in block for needle in NEEDLES)
+    for line in block.split(b"\n"):
+        if not noisy or not any(needle in line for needle in NEEDLES):
+            yield line
+            continue
+        at = 0
+        for match in _NOTED.finditer(line):
+            yield line[at : match.start()]
+            yield match
+            at = match.end()
+        yield line[at:]
+
+
+def shapes_of(lines: Iterable[PrintedLine]) -> frozenset[bytes]:
+    """The shapes of the lines that are a training loop's; none where the text is no such log."""
+    found = list(lines)
+    often = Counter(line.shape for line in found)
+    counted = {line.shape for line in found if line.counted != (None, None, None)}
+    training = {line.shape for line in found if line.trains}
+    shapes = frozenset(
+        shape
+        for shape, times in often.items()
+        if times >= (_FEWEST if shape in counted else _FEWEST_UNCOUNTED)
+    )
+    return shapes if shapes & training else frozenset()
+
+
+def _cells(line: bytes) -> dict[str, float]:
+    """Column → number, for the names on a line that are columns; the first of each counts."""
+    cells: dict[str, float] = {}
+    others: dict[str, float] = {}
+    for text, figure in _PAIR.findall(line):
+        value = number(figure)
+        if value is None:
+            continue
+        name = text.decode("ascii", errors="replace")
+        column = canonical_name(name) or canonical_name(name.rpartition(" ")[2])
+        if column in _KEPT:
+            cells.setdefault(column, value)
+        elif column is None:
+            others.setdefault(name, value)
+    if "loss" not in cells:
+        cells.update((column, others[name]) for name, column in loss_like(list(others)).items())
+    return cells
+
+
+def _of_validation(line: bytes) -> bool:
+    """Does a word in front of the loss say that it is a validation's?"""
+    loss = _LOSS.search(line)
+    before = line[: loss.start()] if loss else line
+    return _VALIDATION.search(before) is not None and _TRAINING.search(before) is None
+
+
+def _count(line: bytes) -> Count:
+    nested = _NESTED.search(line)
+    through = _GLOBAL.search(line)
+    if nested is not None and through is None:
+        return Count(*map(count, nested.groups()))
+    epoch = _EPOCH.search(line)
+    rest = line if epoch is None else line[: epoch.start()] + b" " + line[epoch.end() :]
+    found = through or _AT.search(rest) or _OF.search(rest)
+    at, of = None, None
+    if found is not None:
+        told = [group for group in found.groups() if group is not None]
+        at, of = count(told[0]), count(told[1]) if len(told) > 1 else None
+    return Count(None if epoch is None else count(epoch.group(1)), at, of)
