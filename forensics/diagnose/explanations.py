@@ -7,8 +7,6 @@ every line is independent of the others, so one can be read, doubted or added al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forensics.diagnose.clipping import starves
 from forensics.diagnose.conditions import (
     When,
@@ -40,6 +38,7 @@ from forensics.diagnose.conditions import (
 )
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
+from forensics.frozen import dataclass
 
 NEVER_ROOTS = frozenset(
     {
@@ -312,6 +311,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("loss-plateau",),
         both(is_serious, the_clip_starves),
         "the clip leaves next to nothing of each update",
+    ),
+    Explanation(
+        ("double-unscale",),
+        ("clipping-ineffective", "frozen-parameter", "update-ratio", *_STALL),
+        at_all,
+        "the update is smaller by the loss scale than it should be",
+    ),
+    Explanation(
+        ("repeated-update",),
+        ("clipping-ineffective", "update-ratio", *_GROWTH),
+        from_then_on,
+        "every update is applied more than once",
     ),
     Explanation(
         ("clip-before-unscale",),

@@ -24,6 +24,8 @@ REPLAYED = frozenset(
         "norm-overflow",
         "clip-before-unscale",
         "clip-contamination",
+        "double-unscale",
+        "repeated-update",
         "loss-scale-collapse",
         "gradient-spike",
         "gradient-explosion",

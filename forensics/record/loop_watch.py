@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,16 @@ from forensics.record.step_log import SkipLog, StepLog
 from forensics.record.tensor_norms import combine, l2_norms
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD, SKIP_NONFINITE_LOSS, SKIP_OTHER
 
+_Stamps = list[tuple[weakref.ref[Tensor], int]]
+"""Of each gradient the tensor itself and how often it has been written: nothing is read."""
+
 
 @dataclass
 class _Entry:
     """One call of an optimizer's ``step``: what it was handed, still on the device."""
 
     optimizer: Optimizer
+    gradients: _Stamps
     grad_l2: list[Tensor]
     found_inf: Tensor | None
     grad_scale: Tensor | None
@@ -63,6 +68,8 @@ class LoopWatch:
 
     Attributes:
         repeated: steps so far in which one optimizer's ``step`` was called more than once.
+        reapplied: those of them in which it was handed the very same gradients again.
+        first_reapplied: the first such step, or None.
     """
 
     def __init__(
@@ -78,7 +85,8 @@ class LoopWatch:
         self.parameters, self.optimizers = list(named_parameters), list(optimizers)
         self.arrival = arrival or ArrivalOrder(self.parameters)
         self.step_index = first_step
-        self.repeated = 0
+        self.repeated = self.reapplied = 0
+        self.first_reapplied: int | None = None
         self._measure = measure_post_clip
         device = self.parameters[0][1].device
         self._scaler = scaler or GradScaler(device.type, enabled=False)
@@ -113,6 +121,11 @@ class LoopWatch:
         fell = scale < seen.scale
         calls = [id(entry.optimizer) for entry in seen.entries]
         self.repeated += len(calls) > len(set(calls))
+        if _applied_again(seen.entries):
+            self.reapplied += 1
+            self.first_reapplied = (
+                self.step_index if self.first_reapplied is None else self.first_reapplied
+            )
         stepped = {id(entry.optimizer) for entry in seen.entries if not entry.overflowed}
         behind = {id(optimizer) for optimizer in self.optimizers} - stepped
         overflowed = seen.overflowed | {id(e.optimizer) for e in seen.entries if e.overflowed}
@@ -156,6 +169,7 @@ class LoopWatch:
         seen.entries.append(
             _Entry(
                 optimizer,
+                [(weakref.ref(grad), grad._version) for grad in grads],
                 l2_norms([_values(g) for g in grads]) if self._measure else [],
                 getattr(optimizer, "found_inf", None),
                 getattr(optimizer, "grad_scale", None),
@@ -209,3 +223,25 @@ class LoopWatch:
 
 def _values(grad: Tensor) -> Tensor:
     return grad.coalesce()._values() if grad.is_sparse else grad
+
+
+def _applied_again(entries: Sequence[_Entry]) -> bool:
+    """Did an optimizer that stepped enter again with the same gradients, unwritten in between?"""
+    earlier: dict[int, _Stamps] = {}
+    for entry in entries:
+        if entry.overflowed or not entry.gradients:
+            continue
+        before = earlier.get(id(entry.optimizer))
+        if before is not None and _same(before, entry.gradients):
+            return True
+        earlier[id(entry.optimizer)] = entry.gradients
+    return False
+
+
+def _same(before: _Stamps, after: _Stamps) -> bool:
+    if len(before) != len(after):
+        return False
+    return all(
+        old_version == version and (grad := new()) is not None and old() is grad
+        for (old, old_version), (new, version) in zip(before, after, strict=True)
+    )

@@ -137,6 +137,8 @@ class Recorder:
             if own_loop
             else None
         )
+        earlier = known.loop.get("first_reapplied", 0) < first_step  # else it was superseded
+        self._loop_before = known.loop if earlier else {}
         self._step = first_step
         self._began = time.perf_counter()
         self._snapshot: Snapshot | None = None
@@ -170,7 +172,11 @@ class Recorder:
         Args:
             loss: unscaled, the mean over all micro-batches.
         """
-        self.write(self._own_loop().end_step(loss))
+        watch = self._own_loop()
+        before = watch.reapplied
+        self.write(watch.end_step(loss))
+        if watch.reapplied > before == 0:
+            self.keeper.update(loop=self._loop())  # a killed run says so, too
 
     def note(self, **cells: Any) -> None:
         """Values for columns that only the loop knows (``epoch``, ``val_loss``), for this row."""
@@ -221,6 +227,7 @@ class Recorder:
         if self._files.closed:
             return
         if self._watch is not None:
+            self.keeper.manifest = replace(self.keeper.manifest, loop=self._loop())
             self._watch.close()
         if self._hooks is not None:
             self._hooks.disarm()
@@ -276,6 +283,17 @@ class Recorder:
         if self._snapshot is not None:
             self._snapshot.add_updates(updates)
         return cells
+
+    def _loop(self) -> dict[str, int]:
+        """What the hooks saw this loop do, over all segments; empty where it is as it should be."""
+        watch, known = self._own_loop(), self._loop_before
+        if not watch.reapplied:
+            return dict(known)
+        first = watch.first_reapplied or 0
+        return {
+            "reapplied_steps": known.get("reapplied_steps", 0) + watch.reapplied,
+            "first_reapplied": min(first, known.get("first_reapplied", first)),
+        }
 
     def _own_loop(self) -> LoopWatch:
         if self._watch is None:

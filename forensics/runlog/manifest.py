@@ -111,6 +111,8 @@ class Manifest:
         optimizer: ``{"name", "flavour", ...}``; flavour is foreach, fused or single.
         schedule: ``{"name", "warmup_steps", "total_steps", ...}``.
         recording: what was recorded how often, as ``RecordOptions`` names it; a resume goes on so.
+        loop: what hooks saw a loop do: ``{"reapplied_steps", "first_reapplied"}``, where one
+            optimizer was stepped again with the very same gradients.
         columns: all columns of steps.csv in order.
         arrival_order: parameter names in the order their gradients arrive in backward.
         missing: what could not be recorded, one clause each (disk full, unwritable file).
@@ -133,6 +135,7 @@ class Manifest:
     schedule: Mapping[str, Any] = field(default_factory=dict)
     scaler: ScalerPolicy | None = None
     recording: Mapping[str, Any] = field(default_factory=dict)
+    loop: Mapping[str, int] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     parameters: tuple[ParameterInfo, ...] = ()
     arrival_order: tuple[str, ...] = ()

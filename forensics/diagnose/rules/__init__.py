@@ -16,6 +16,7 @@ from forensics.diagnose.rules.dead_run import dead_run
 from forensics.diagnose.rules.depth_decay import depth_decay
 from forensics.diagnose.rules.depth_growth import depth_growth
 from forensics.diagnose.rules.dominant_parameter import dominant_parameter
+from forensics.diagnose.rules.double_unscale import double_unscale
 from forensics.diagnose.rules.frozen_parameter import frozen_parameter
 from forensics.diagnose.rules.gradient_explosion import gradient_explosion
 from forensics.diagnose.rules.gradient_spike import gradient_spike
@@ -46,6 +47,7 @@ from forensics.diagnose.rules.poisoned_state import poisoned_state
 from forensics.diagnose.rules.precision_mismatch import precision_mismatch
 from forensics.diagnose.rules.rank_divergence import rank_divergence
 from forensics.diagnose.rules.recurring_sample import recurring_sample
+from forensics.diagnose.rules.repeated_update import repeated_update
 from forensics.diagnose.rules.replica_drift import replica_drift
 from forensics.diagnose.rules.resume_seam import resume_seam
 from forensics.diagnose.rules.stale_second_moment import stale_second_moment
@@ -73,6 +75,7 @@ GROUPS: Mapping[str, tuple[Rule, ...]] = {
         loss_scale_runaway,
         precision_mismatch,
         gradient_underflow,
+        double_unscale,
         phantom_skip,
     ),
     "clipping": (
@@ -90,6 +93,7 @@ GROUPS: Mapping[str, tuple[Rule, ...]] = {
         frozen_parameter,
         depth_decay,
         depth_growth,
+        repeated_update,
         update_ratio,
         weight_growth,
         stale_second_moment,

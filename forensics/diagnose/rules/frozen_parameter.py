@@ -16,7 +16,8 @@ Evidence
 Silent when
     ``requires_grad`` is off, the learning rate is 0, every gradient is 0, there are fewer than 5
     snapshots or they span fewer than 20 steps. From 3 snapshots on it tells what no branch that
-    sits out explains: all first layers without a gradient, a gradient without an update. Biases,
+    sits out explains: all first layers without a gradient, a gradient without an update; from 2 on
+    a parameter whose place in the optimizer another one has, which is not the model's. Biases,
     normalisation weights, single unused branches and a body that no optimizer holds while a head
     is trained are an info.
 """
@@ -24,7 +25,7 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from forensics.diagnose.snapshots import (
     usable,
 )
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.params import ParamMatrix
 from forensics.runlog.steps import BoolArray, IntArray
 
@@ -51,6 +53,7 @@ class Thresholds:
     """How much must be seen before a parameter counts as frozen."""
 
     snapshots: int = threshold(5, "a branch or expert can sit out a few batches")
+    swapped: int = threshold(2, "a stranger in the optimizer's hands that no gradient reaches")
     few: int = threshold(3, "all layers before some point do not sit out three batches together")
     steps: int = threshold(20, "zero-initialised layers block gradients in the first steps only")
 
@@ -99,7 +102,7 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
         return
     rows = _working(signals, matrix)
     steps = matrix.steps[rows]
-    if len(rows) < thresholds.few or steps[-1] - steps[0] < thresholds.steps:
+    if len(rows) < thresholds.swapped or steps[-1] - steps[0] < thresholds.steps:
         return
     least = min(thresholds.snapshots, len(rows))
     few = len(rows) < thresholds.snapshots
@@ -110,6 +113,8 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     moving = (matrix.present[rows] & (matrix.values[rows] != 0)).any(axis=0)
     replaced = _replaced(view, (taken == 0) & trainable)
     yield from _replaced_finding(view, replaced)
+    if len(rows) < thresholds.few:
+        return
     trainable &= ~np.isin(view.names, list(replaced))
     held = np.array([view.group(name) >= 0 for name in view.names], dtype=bool)
     yield from _outside(view, trainable & ~held)

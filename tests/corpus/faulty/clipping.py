@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from forensics.diagnose.finding import Severity
@@ -151,6 +153,30 @@ def clipped_plateau(rng: Rng) -> Made:
         slack=made.rows,
         undecided=True,
     )
+
+
+@FAULTY_CASES.add("unscaled-twice")
+def unscaled_twice(rng: Rng) -> Made:
+    """The norm at the optimizer's entry is the one before the clip over the loss scale again."""
+    made = pretraining(rng, int(rng.choice([120, 2000])))
+    loop = Loop("fp16", scaler=torch_policy())
+    log = sheet(made, loop)
+    over = np.asarray(log.values["grad_l2_pre_clip"]) / np.asarray(log.values["scaler_scale"])
+    log.values["grad_l2_post_clip"] = np.minimum(over, 1.0)
+    taken = np.isfinite(over) & ~np.asarray(log.values["skipped"], dtype=bool)
+    return run_of(made, loop, log, form="recorded"), fault(
+        "double-unscale", int(np.argmax(taken)), may=OBSERVED | STALL
+    )
+
+
+@FAULTY_CASES.add("stepped-twice")
+def stepped_twice(rng: Rng) -> Made:
+    """The recorder saw the optimizer stepped again with the same gradients, from some step on."""
+    made = pretraining(rng, 800)
+    start = int(rng.choice([0, made.at(0.2, 0.8)]))
+    seen = {"reapplied_steps": made.rows - start, "first_reapplied": start}
+    known = replace(manifest(made, Loop()), loop=seen)
+    return run_of(made, Loop(), form="recorded", manifest=known), fault("repeated-update", start)
 
 
 @FAULTY_CASES.add("clipped-more-and-more")

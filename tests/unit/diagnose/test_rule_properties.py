@@ -22,6 +22,7 @@ SERIES_RULES = (
     "clipping-ineffective",
     "clip-before-unscale",
     "clip-contamination",
+    "double-unscale",
     "gradient-spike",
     "gradient-explosion",
     "gradient-vanishing",

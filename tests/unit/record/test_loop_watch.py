@@ -217,3 +217,27 @@ def test_an_optimizer_called_twice_counts_once_and_is_noted():
     log = loop.watch.end_step(loss)
     assert log.grad_l2_post_clip == pytest.approx(0.1, rel=1e-4)
     assert loop.watch.repeated == 1
+    assert (loop.watch.reapplied, loop.watch.first_reapplied) == (1, 1)
+
+
+def test_gradients_written_or_made_anew_in_between_are_not_the_same_again():
+    loop = Loop()
+    for between in (lambda: loop.model.weight.grad.mul_(1.0), loop.backward):
+        loss = loop.backward()
+        loop.optimizer.step()
+        between()
+        loop.optimizer.step()
+        loop.watch.end_step(loss)
+    assert (loop.watch.repeated, loop.watch.reapplied) == (2, 0)
+
+
+def test_an_optimizer_that_skipped_may_be_called_again():
+    loop = Loop(fused=True, scale=64.0)
+    loss = loop.backward(math.inf)
+    loop.scaler.step(loop.optimizer)
+    loop.optimizer.found_inf = loop.scaler._per_optimizer_states[id(loop.optimizer)][
+        "found_inf_per_device"
+    ][torch.device("cpu")]
+    loop.optimizer.step()
+    loop.watch.end_step(loss)
+    assert (loop.watch.repeated, loop.watch.reapplied) == (1, 0)

@@ -76,6 +76,30 @@ class TestOwnLoop:
         assert steps["skipped"].tolist() == [False, True]
         assert steps.columns["skip_reason"].text_at(1) == "nonfinite_loss"
 
+    def test_the_same_gradients_applied_again_are_in_run_json_while_it_runs(self, tmp_path):
+        loop = Loop(tmp_path / "run")
+        with loop.recorder as recorder:
+            loop.step()
+            for step in (1, 2):
+                loss = loop.model(torch.randn(8, 4)).square().mean()
+                loss.backward()
+                loop.optimizer.step()
+                loop.optimizer.step()
+                recorder.end_step(loss)
+                seen = read_manifest(tmp_path / "run").loop
+                assert seen == {"reapplied_steps": 1, "first_reapplied": 1}, step
+        known = read_manifest(tmp_path / "run")
+        assert known.loop == {"reapplied_steps": 2, "first_reapplied": 1}
+        for first, count in ((3, 3), (1, 1)):  # resumed later; resumed where it began
+            again = Loop(tmp_path / "run", manifest=known, first_step=first, lock=object())
+            with again.recorder as recorder:
+                loss = again.model(torch.randn(8, 4)).square().mean()
+                loss.backward()
+                again.optimizer.step()
+                again.optimizer.step()
+                recorder.end_step(loss)
+            assert read_manifest(tmp_path / "run").loop["reapplied_steps"] == count
+
     def test_a_bad_step_is_on_disk_before_the_next_begins(self, tmp_path):
         loop = Loop(tmp_path / "run", scale=64.0, snapshot_every=100)
         for _ in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from forensics.diagnose.finding import Finding, Severity
@@ -166,20 +167,24 @@ def test_three_snapshots_do_not_suffice_where_a_branch_may_sit_out() -> None:
     assert found(frozen_parameter, cut_off(4, layers=1)) == []
 
 
-def replaced_head(*, shape: tuple[int, ...] = (64, 64), silent: bool = True) -> list[Finding]:
+def replaced_head(
+    *, shape: tuple[int, ...] = (64, 64), silent: bool = True, snapshots: int = 10
+) -> list[Finding]:
     """Seven parameters that learn, one that an optimizer holds, and one that none does."""
     names = (*NAMES[:7], "optimizers.0.7")
-    absent = np.zeros((10, 8), bool)
+    absent = np.zeros((snapshots, 8), bool)
     absent[:, 7] = silent
-    params = store({"grad_l2": gradients()}, names, absent={"grad_l2": absent})
+    at = np.arange(snapshots) * 100
+    params = store({"grad_l2": gradients(snapshots)}, names, at, absent={"grad_l2": absent})
     head = ParameterInfo(name="head.weight", shape=shape, group=-1)
     manifest = manifest_of(names)
     manifest = replace(manifest, parameters=(*manifest.parameters, head))
     return found(frozen_parameter, signals_of(params, manifest=manifest))
 
 
-def test_fires_on_a_head_that_was_replaced_after_the_optimizer_was_made() -> None:
-    (finding,) = replaced_head()
+@pytest.mark.parametrize("snapshots", [10, 2])
+def test_fires_on_a_head_that_was_replaced_after_the_optimizer_was_made(snapshots: int) -> None:
+    (finding,) = replaced_head(snapshots=snapshots)
     assert finding.severity is Severity.WARNING
     assert finding.subject == "head.weight"
     assert "no optimizer holds it" in finding.message
@@ -187,4 +192,5 @@ def test_fires_on_a_head_that_was_replaced_after_the_optimizer_was_made() -> Non
 
 def test_silent_on_a_parameter_outside_the_model_that_learns() -> None:
     assert replaced_head(silent=False) == []
+    assert replaced_head(snapshots=1) == []
     assert all(f.subject != "head.weight" for f in replaced_head(shape=(3,)))
