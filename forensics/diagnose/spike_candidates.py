@@ -8,6 +8,7 @@ import numpy as np
 
 from forensics.diagnose.baseline import MIN_PAST, WINDOW, Baseline, above_blocks, levels
 from forensics.diagnose.blocks import blocks, moved
+from forensics.diagnose.series import median
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 APART = 8
@@ -90,7 +91,7 @@ def _early(values: FloatArray) -> BoolArray:
     for i in range(3, count):
         above = values[i] - np.max(values[:i])
         after = values[i + 1 : i + 9]
-        back = len(after) >= 3 and values[i] - np.median(after) > SETTLED * above
+        back = len(after) >= 3 and values[i] - median(after) > SETTLED * above
         found[i] = above > np.log(EARLY_FACTOR) and back
     return found
 

@@ -12,7 +12,7 @@ from forensics.diagnose.baseline import WINDOW
 from forensics.diagnose.blocks import mapped, mask_where
 from forensics.diagnose.finite import FiniteSeries, KeptRows
 from forensics.diagnose.schedule import REACH
-from forensics.diagnose.series import MAD_TO_SIGMA, row_medians
+from forensics.diagnose.series import MAD_TO_SIGMA, median, row_medians
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spikes import NEAR, Spikes, find_spikes
 from forensics.frozen import dataclass
@@ -142,7 +142,7 @@ def loss_level(signals: Signals) -> LossLevel:
 def _loss_level(signals: Signals) -> LossLevel:
     loss = signals.finite_loss
     early = loss.values[:_EARLY]
-    start = float(np.median(np.abs(early[:_START]))) if len(early) else float("nan")
+    start = median(np.abs(early[:_START]))
     positive = start > 0 and bool((early > 0).all())
     unit = _UNIT * min(1.0, start) if positive else _UNIT
     # A batch without labels has a loss and a norm of exactly 0: it says nothing about the level.

@@ -30,7 +30,7 @@ from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import MAD_TO_SIGMA
+from forensics.diagnose.series import MAD_TO_SIGMA, median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, power_of_two
 from forensics.frozen import dataclass
@@ -159,7 +159,7 @@ def _changes(
     after = np.minimum(end - middle, side)
 
     def level(first: int, end: int) -> float:
-        return float(np.median(np.log(signals.norm[rows[first:end]]) / np.log(2)))
+        return median(np.log(signals.norm[rows[first:end]]) / np.log(2))
 
     low = np.array([level(m - n, m) for m, n in zip(middle, before, strict=True)])
     high = np.array([level(m, m + n) for m, n in zip(middle, after, strict=True)])
@@ -170,7 +170,7 @@ def _changes(
 def _noise(signals: Signals, rows: KeptRows) -> float:
     """Standard deviation of the norms from row to row, robust, in octaves; at least 0.001."""
     norm = np.log(rows.of_column(signals.norm)) / np.log(2)
-    return max(MAD_TO_SIGMA * float(np.median(np.abs(np.diff(norm)))) / float(np.sqrt(2)), 1e-3)
+    return max(MAD_TO_SIGMA * median(np.abs(np.diff(norm))) / float(np.sqrt(2)), 1e-3)
 
 
 def _threshold_rows(signals: Signals, rows: KeptRows) -> IntArray:

@@ -28,7 +28,7 @@ from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
-from forensics.diagnose.series import MAD_TO_SIGMA, episodes, row_medians, sigma
+from forensics.diagnose.series import MAD_TO_SIGMA, episodes, median, row_medians, sigma
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent, span
 from forensics.frozen import dataclass
@@ -69,7 +69,7 @@ def loss_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     for a, b in episodes(np.flatnonzero(found), thresholds.gap)[: thresholds.told]:
         if not _falls(blocks[a : b + 1], thresholds.fall, float(swing[a : b + 1].max())):
             first, last = _ends(loss, a * size, (b + 1) * size, size)
-            rho = float(np.median(correlation[a : b + 1]))
+            rho = median(correlation[a : b + 1])
             where = rows[first : last + 1]
             yield _finding(signals, where, rho, float(swing[a]), float(level[a]))
 
@@ -89,7 +89,7 @@ def _ends(loss: FloatArray, start: int, end: int, size: int) -> tuple[int, int]:
         centred = np.clip(piece - level, -4 * spread, 4 * spread)
         return np.append(0.0, -centred[1:] * centred[:-1])
 
-    level, spread = float(np.median(loss[start:end])), sigma(loss[start:end])
+    level, spread = median(loss[start:end]), sigma(loss[start:end])
     half = 0.5 * float(np.mean(products(start, end)))
     before = np.cumsum(products(start - size, start + size) - half)
     after = np.cumsum(products(end - size, end + size) - half)
@@ -118,6 +118,8 @@ def _swings(blocks: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 def _alternates(blocks: FloatArray, chosen: BoolArray) -> BoolArray:
     """Is no longer period stronger than that of 2? Batches in a fixed order have their own."""
+    if not chosen.any():
+        return chosen
     found = chosen.copy()
     centred, _ = _detrended(blocks[chosen])
     power = np.abs(np.fft.rfft(centred, 2 * blocks.shape[1], axis=1)) ** 2
@@ -149,7 +151,7 @@ def _falls(blocks: FloatArray, share: float, swing: float) -> bool:
     flat = blocks.ravel()
     pairs = (flat[:-1] + flat[1:]) / 2  # in the middle of the swings
     half = len(pairs) // 2
-    before, after = float(np.median(pairs[:half])), float(np.median(pairs[half:]))
+    before, after = median(pairs[:half]), median(pairs[half:])
     return bool(before - after > max(share * abs(before), 3 * swing / np.sqrt(half)))
 
 

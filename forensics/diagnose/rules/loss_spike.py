@@ -31,6 +31,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
+from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import (
     LOSS_SPIKE,
@@ -107,7 +108,7 @@ def _is_serious(
     peaks = level.back(spikes.values[spikes.peak[inside]])
     if (peaks > limits.absurd * np.maximum(level.start, np.abs(before))).any():
         return True
-    memorised = float(np.median(before)) < MEMORISED * level.start
+    memorised = median(before) < MEMORISED * level.start
     if not group.crowd or memorised or _is_mixture(spikes, level, group, limits):
         return False
     return spikes.stand_apart(group.start, group.end)
@@ -122,7 +123,7 @@ def _is_mixture(spikes: Spikes, level: LossLevel, group: SpikeGroup, limits: Thr
     often = group.end - group.start + 1 > limits.mixture * count
     before = level.back(spikes.before[inside])
     tenth = max(len(before) // 10, 1)
-    falls = float(np.median(before[-tenth:])) < 0.9 * float(np.median(before[:tenth]))
+    falls = median(before[-tenth:]) < 0.9 * median(before[:tenth])
     return often and first < edge and last >= count - edge and falls
 
 

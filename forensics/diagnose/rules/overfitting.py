@@ -80,7 +80,7 @@ def overfitting(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
 def _noise(values: FloatArray) -> float:
     """Standard deviation of one value about a smooth course, from second differences."""
     bends = np.abs(np.diff(values, 2))
-    return MAD_TO_SIGMA * float(np.median(bends)) / float(np.sqrt(6)) if len(bends) else 0.0
+    return MAD_TO_SIGMA * median(bends) / float(np.sqrt(6)) if len(bends) else 0.0
 
 
 def _thinned(values: FloatArray, most: int = 200) -> FloatArray:

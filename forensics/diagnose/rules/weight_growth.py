@@ -26,7 +26,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import spread_out
+from forensics.diagnose.series import median, spread_out
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import (
     Floats,
@@ -151,7 +151,7 @@ def _steady_growth(steps: IntArray, norms: Floats, thresholds: Thresholds) -> fl
     half = int(np.searchsorted(at, (at[0] + at[-1]) / 2)) - ENDS // 2
     half = min(max(half, 0), len(finite) - ENDS)
     start, middle, end = (
-        float(np.median(norms[finite[first : first + ENDS]]))
+        median(norms[finite[first : first + ENDS]])
         for first in (0, half, len(finite) - ENDS)
     )
     steady = end - middle >= thresholds.steady * (middle - start)
@@ -170,7 +170,7 @@ def _starts_near_zero(
 def _onset(norms: Floats) -> int:
     """The snapshot after the last one within 10 % of the starting level."""
     finite = np.flatnonzero(np.isfinite(norms))
-    start = float(np.median(norms[finite[:ENDS]]))
+    start = median(norms[finite[:ENDS]])
     calm = finite[norms[finite] <= 1.1 * start]
     return min(int(calm[-1]) + 1, int(finite[-1])) if len(calm) else int(finite[0])
 

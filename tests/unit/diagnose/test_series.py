@@ -8,10 +8,12 @@ from forensics.diagnose.series import (
     block_bounds,
     block_medians,
     episodes,
+    median,
     medians_of_five,
     merged,
     row_medians,
     runs_of,
+    sigma,
     significant_digits,
     spread_out,
     theil_sen,
@@ -55,6 +57,21 @@ def test_spread_out_keeps_both_ends(count: int, most: int) -> None:
 def test_medians_of_five_are_medians(values: np.ndarray) -> None:
     whole = values[: len(values) // 5 * 5].reshape(-1, 5)
     np.testing.assert_array_equal(medians_of_five(values), np.median(whole, axis=1))
+
+
+@given(arrays(np.float64, st.integers(1, 60), elements=st.floats(-1e300, 1e300)))
+def test_a_median_is_that_of_numpy(values: np.ndarray) -> None:
+    assert median(values) == np.median(values)
+    bad = np.concatenate((values, [np.nan, np.inf, -np.inf]))
+    assert median(bad) == median(values)
+    spread = np.median(np.abs(values - np.median(values)))
+    assert sigma(bad) == pytest.approx(1.4826 * spread, rel=1e-4)
+
+
+def test_a_median_of_nothing_is_nan() -> None:
+    nothing = np.array([np.nan, np.inf])
+    assert np.isnan(median(nothing))
+    assert np.isnan(sigma(nothing[:0]))
 
 
 def test_row_medians_leave_out_what_is_not_finite() -> None:
