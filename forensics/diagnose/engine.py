@@ -60,7 +60,7 @@ def diagnose(
     findings.sort(key=lambda f: (-f.severity, f.first_step))
     with np.errstate(all="ignore"):  # a log may hold any number, and ratios of any two
         verdict = weigh(signals, tuple(findings), tuple(outcomes))
-        facts = facts_of(signals)
+        facts = facts_of(signals, verdict.summary)
     diagnosis = Diagnosis(
         run=facts,
         verdict=verdict,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,10 +25,17 @@ SURE = 0.9
 """Confidence from which the reader of a foreign log is not worth a word."""
 MOST_BRACKETS = 6
 """Stretches with skipped steps that are told one by one."""
+_QUEUE = re.compile(r"CANCELLED(?:.*DUE TO ([A-Z ]+[A-Z]))?|(?:PBS|TERM_[A-Z]+): job killed")
+"""How a scheduler says that it ended a job, and why where it does."""
 
 
-def facts_of(signals: Signals) -> RunFacts:
-    """The run's facts, from its manifest where there is one, else from the log itself."""
+def facts_of(signals: Signals, summary: str = "") -> RunFacts:
+    """The run's facts, from its manifest where there is one, else from the log itself.
+
+    Args:
+        signals: of the run.
+        summary: the verdict's, where what it tells need not be told again.
+    """
     run = signals.run
     rows = len(signals)
     manifest = run.manifest
@@ -49,8 +57,14 @@ def facts_of(signals: Signals) -> RunFacts:
         interval=signals.interval,
         unit=learned.unit,
         doubt=learned.reason if learned.confidence < SURE else "",
-        learned=(*learned.notes, *_brackets(signals)),
+        learned=(*learned.notes, *_brackets(signals), *_last_words(learned, summary)),
     )
+
+
+def _last_words(learned: LogFacts, summary: str) -> Iterator[str]:
+    line = last_line(learned)
+    if line and line not in summary:
+        yield f"the log ends with {line}"
 
 
 def _brackets(signals: Signals) -> Iterator[str]:
@@ -124,7 +138,19 @@ def _crashed(signals: Signals) -> str:
     after = f" after {learned.unit} {signals.last_step:,}" if len(signals) else ""
     if ended.startswith(INTERRUPT):
         return f"interrupted{after}"
+    queue = _QUEUE.search(ended)
+    if queue is not None:
+        why = f" ({queue.group(1).lower()})" if queue.group(1) else ""
+        return f"cancelled by its scheduler{why}{after}"
     return f"ended with {ended.partition(': ')[0]}{after}"
+
+
+def last_line(learned: LogFacts | None) -> str:
+    """The line in which a log says how the program ended, and where it is; empty without one."""
+    if learned is None or not learned.ended:
+        return ""
+    place = f" (line {learned.ended_line:,})" if learned.ended_line is not None else ""
+    return f"{learned.ended.rstrip('.')}{place}"
 
 
 def _superseded(run: Run) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forensics.diagnose.explanations import explains, may_be_root
+from forensics.diagnose.facts import last_line
 from forensics.diagnose.finding import (
     Finding,
     Outcome,
@@ -175,10 +176,7 @@ def _raised(signals: Signals) -> str:
     learned = signals.table.facts
     if learned is not None and learned.ended and not learned.ended.startswith(INTERRUPT):
         after = f" after {learned.unit} {signals.last_step:,}" if len(signals) else ""
-        return (
-            f"The log ends{after} with {sentence(learned.ended)} Nothing in the log before it is a "
-            "fault."
-        )
+        return f"The log ends{after} with {last_line(learned)}. Nothing before it is a fault."
     manifest = signals.run.manifest
     ended = manifest.ended if manifest is not None else None
     if ended is None or ended.how != "exception":

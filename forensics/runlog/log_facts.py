@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
+
+from forensics.frozen import dataclass
 
 PER_EPOCH = "epoch"
 PER_STEP = "step"
@@ -58,6 +60,7 @@ class LogFacts:
         planned_steps: how many steps the run was to have, where the log says it.
         ended: the line of death that follows the last record, such as
             ``RuntimeError: CUDA error: …``; empty where the log just ends.
+        ended_line: the line of the (last) file that says so, from 1; None where unknown.
         notes: what was inferred or put right, a clause each.
         unknown: what this log cannot tell, a clause each.
     """
@@ -73,6 +76,7 @@ class LogFacts:
     clip_threshold: float | None = None
     planned_steps: int | None = None
     ended: str = ""
+    ended_line: int | None = None
     notes: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 

@@ -25,6 +25,8 @@ NUL_MARK = b"\0"
 _WARM_UP = 24 << 20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+PACKED = (_GZIP, _ZSTD)
+"""How compressed files begin."""
 _BOMB_SIZE = 256 << 20
 _BOMB_RATIO = 250
 """A gzip file grows at most 1,032-fold; logs of numbers grow 3- to 20-fold."""
@@ -98,7 +100,7 @@ def _decompressed(file: BinaryIO, path: Path, log: RepairLog) -> Iterator[bytes]
     """The file's bytes in chunks of at most ``BLOCK``, out of gzip where they are in it."""
     first = file.read(BLOCK)
     chunks = chain([first], iter(lambda: file.read(BLOCK), b"")) if first else iter(())
-    if not first.startswith((_GZIP, _ZSTD)):
+    if not first.startswith(PACKED):
         yield from chunks
         return
     size = 0

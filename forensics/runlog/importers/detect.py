@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,17 @@ from forensics.runlog.importers.importer import Importer, Match
 from forensics.runlog.importers.refusals import no_such_format
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
-from forensics.runlog.scanner.ending import crash_after
+from forensics.runlog.scanner.ending import Crash, crash_after, line_of, lines_of_end
 from forensics.runlog.scanner.head import LONG_HEAD, Head
-from forensics.runlog.scanner.source import LogSource, head_of, size_of
-from forensics.runlog.steps import StepTable
+from forensics.runlog.scanner.last_words import with_fatal_loss
+from forensics.runlog.scanner.source import LogSource, head_of, newlines_in, size_of
+from forensics.runlog.steps import Repair, StepTable
+
+_ROW = re.compile(
+    rb'(?m)^(?:[-+.\deEnaifNAIF" ]*[,;\t])+[-+.\deEnaifNAIF" ]*\d[-+.\deE" ]*$|^\{".*\}$'
+)
+"""A row of numbers, or a JSON line: what a log of named columns goes on with."""
+_NO_ROWS = frozenset(("stray-lines", "short-rows", "overlong-rows", "torn-rows", "torn-last-line"))
 
 
 @dataclass(frozen=True)
@@ -69,17 +77,41 @@ def import_logs(paths: Sequence[Path], reading: Reading) -> StepTable | None:
         )
     source = LogSource(paths, reading.progress)
     table = choice.importer.read(source, reading)
+    if not choice.importer.binary:
+        source.read_tail()
+
+    def is_record(text: bytes) -> bool:
+        return _has_record(choice.importer, text)
+
+    table = with_fatal_loss(table, source.tail, is_record)
+    crash = crash_after(source.tail, is_record)
     facts = replace(
         table.facts or LogFacts(),
         confidence=choice.match.confidence,
         reason=choice.match.reason,
-        ended=crash_after(source.tail, lambda text: _has_record(choice.importer, text)),
+        ended=crash.text if crash else "",
+        ended_line=_place(crash, source) if crash else None,
     )
-    return replace(table, facts=facts)
+    repairs = table.repairs if crash is None else _but_its_end(table.repairs, crash, source)
+    return replace(table, facts=facts, repairs=repairs)
+
+
+def _but_its_end(
+    repairs: tuple[Repair, ...], crash: Crash, source: LogSource
+) -> tuple[Repair, ...]:
+    """The repairs without lines that are no rows because they tell how the program ended."""
+    most = lines_of_end(crash, source.raw_tail)
+    return tuple(r for r in repairs if r.kind not in _NO_ROWS or r.count > most)
 
 
 def _has_record(importer: Importer, text: bytes) -> bool:
+    if importer.columns and _ROW.search(text):
+        return True
     return importer.sniff(Head("", text, text, True)) is not None
+
+
+def _place(crash: Crash, source: LogSource) -> int | None:
+    return line_of(crash, source.raw_tail, newlines_in(source.paths[-1]))
 
 
 def _named(name: str) -> Choice:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
-from forensics.runlog.csv_reader.source import read_chunks
+from forensics.runlog.csv_reader.source import PACKED, read_chunks
 from forensics.runlog.scanner.cleaning import Dirt, clean, dirt_of
 from forensics.runlog.scanner.ending import TAIL
 from forensics.runlog.scanner.head import HEAD, Head
@@ -19,6 +19,8 @@ from forensics.runlog.scanner.head import HEAD, Head
 STDIN = "-"
 BLOCK = 2 << 20
 """Bytes a block, about, and the longest line that is looked at."""
+_MOST_PACKED = 64 << 20
+"""Bytes of a compressed file that is decompressed once more for its end alone."""
 
 Progress = Callable[[int, int], None]
 """Told the bytes read so far, and of how many; called about once a block."""
@@ -35,12 +37,13 @@ class LogSource:
         paths: the files.
         log: where the reader notes what it mends.
         tail: the last part of the clean text that ``blocks`` gave.
+        raw_tail: the last part of the last file that ``blocks`` gave, as it is.
     """
 
     def __init__(self, paths: Sequence[Path], progress: Progress | None = None) -> None:
         self.paths = tuple(paths)
         self.log = RepairLog()
-        self.tail = b""
+        self.tail = self.raw_tail = b""
         self._progress = progress
         self._total = sum(size_of(path) for path in self.paths)
 
@@ -82,14 +85,22 @@ class LogSource:
                 raise InputError(f"is larger than {most >> 20} MiB", where=self.path)
         return b"".join(parts)
 
+    def read_tail(self) -> None:
+        """Set ``tail`` and ``raw_tail`` where the importer took no ``blocks``."""
+        if not self.raw_tail:
+            self.raw_tail = tail_of(self.paths[-1])
+            self.tail = clean(self.raw_tail, dirt_of(self.raw_tail))
+
     def _blocks_of(self, path: Path, before: bytes, done: int) -> Iterator[bytes]:
         dirt: Dirt | None = None
         held = b""
+        self.raw_tail = b""
         for block in _line_blocks(path, self.log, lambda at: self._tell(done + at)):
             if dirt is None:
                 dirt = dirt_of(block[:HEAD])
             cleaned = clean(block, dirt)
             self.tail = (self.tail + cleaned[-TAIL:])[-TAIL:]
+            self.raw_tail = (self.raw_tail + block[-TAIL:])[-TAIL:]
             text = held + cleaned
             held = b""
             if before:
@@ -113,6 +124,25 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def tail_of(path: Path) -> bytes:
+    """The last part of a file; of a compressed one only where it is small."""
+    with path.open("rb") as file:
+        packed = file.read(4).startswith(PACKED)
+        if not packed:
+            file.seek(max(size_of(path) - TAIL, 0))
+            return file.read(TAIL)
+    tail = b""
+    if size_of(path) <= _MOST_PACKED:
+        for chunk in read_chunks(path, RepairLog()):
+            tail = (tail + chunk[-TAIL:])[-TAIL:]
+    return tail
+
+
+def newlines_in(path: Path) -> int:
+    """How many line ends a file has, decompressed."""
+    return sum(chunk.count(b"\n") for chunk in read_chunks(path, RepairLog()))
 
 
 def head_of(path: Path, size: int = HEAD) -> Head:
