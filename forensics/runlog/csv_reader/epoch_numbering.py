@@ -17,8 +17,8 @@ _FALLS_WITHIN = 0.05
 def numbered_through(columns: Mapping[str, Column], log: RepairLog) -> Mapping[str, Column]:
     """The columns with steps that go on from epoch to epoch, where they began anew in each.
 
-    A log of ``epoch,iteration,loss`` is one run, not one for each epoch. It is told from a run that was
-    started again by its epochs: whenever they rise the step falls, and within one it rises.
+    A log of ``epoch,iteration,loss`` is one run, not one for each epoch. Its epochs tell it from a
+    run that was started again: whenever they rise the step falls, and within one it rises.
     The length of an epoch is not in the log and is taken to be the largest one seen; where each
     epoch has one row, whose step says nothing, rows are counted.
 

@@ -8,11 +8,13 @@ from forensics.runlog.importers.csv_columns import csv_columns
 from forensics.runlog.importers.deepspeed import deepspeed
 from forensics.runlog.importers.espnet import espnet
 from forensics.runlog.importers.fairseq import fairseq
+from forensics.runlog.importers.hf_history_csv import hf_history_csv
 from forensics.runlog.importers.hf_stdout import hf_stdout
 from forensics.runlog.importers.hf_trainer_state import hf_trainer_state
 from forensics.runlog.importers.icefall import icefall
 from forensics.runlog.importers.importer import Importer
 from forensics.runlog.importers.insightface import insightface
+from forensics.runlog.importers.json_history import json_history
 from forensics.runlog.importers.jsonl_columns import jsonl_columns
 from forensics.runlog.importers.keras_csv import keras_csv
 from forensics.runlog.importers.kohya_bar import kohya_bar
@@ -32,6 +34,7 @@ from forensics.runlog.importers.openmmlab_text import openmmlab_text
 from forensics.runlog.importers.print_lines import print_lines
 from forensics.runlog.importers.step_table_text import step_table_text
 from forensics.runlog.importers.tensorboard_events import tensorboard_events
+from forensics.runlog.importers.tensorboard_scalar import tensorboard_scalar
 from forensics.runlog.importers.torchtitan import torchtitan
 from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
 from forensics.runlog.importers.wandb_csv import wandb_csv
@@ -40,6 +43,7 @@ from forensics.runlog.importers.wandb_history import wandb_history
 IMPORTERS: tuple[Importer, ...] = (
     hf_trainer_state,
     hf_stdout,
+    hf_history_csv,
     llama_factory,
     lightning_csv,
     ultralytics_csv,
@@ -47,6 +51,7 @@ IMPORTERS: tuple[Importer, ...] = (
     wandb_csv,
     wandb_history,
     tensorboard_events,
+    tensorboard_scalar,
     megatron_deepspeed,
     megatron_lm,
     fairseq,
@@ -68,6 +73,7 @@ IMPORTERS: tuple[Importer, ...] = (
     kohya_bar,
     deepspeed,
     apex,
+    json_history,
     jsonl_columns,
     csv_columns,
     print_lines,

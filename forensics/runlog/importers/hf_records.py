@@ -21,6 +21,8 @@ _COSTS = frozenset(
     for part in ("eval", "train")
     for what in ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 )
+BESIDE = SUMMARY | _COSTS
+"""Keys of records that are no column of training or validation."""
 MEANINGS = {
     "loss": Meaning.MEAN,
     "grad_l2_pre_clip": Meaning.LAST,
@@ -49,20 +51,48 @@ def hf_table(
         may_lag: can the rate be one step behind (transformers from 4.51.3 on)? None: unknown.
         steps_known: False where records were counted because none of them bears a step.
     """
-    rows = RecordRows(source.log, reading, leave_out=SUMMARY | _COSTS)
+    rows = RecordRows(source.log, reading, leave_out=BESIDE)
     with_norm = False
     for record in records:
         if "train_runtime" not in record and "train_loss" not in record:
             with_norm = with_norm or "grad_norm" in record
             rows.add(record)
-    facts = LogFacts(
-        step_base=1, meanings=MEANINGS, planned_steps=planned(), unknown=("the loss scale",)
+    table = rows.table(name, facts_of(planned()), source.path)
+    if not steps_known:
+        return _restored(table)
+    return told(table, planned(), may_lag=may_lag, with_norm=with_norm)
+
+
+def facts_of(planned: int | None) -> LogFacts:
+    """What is known of all records of the Trainer, and how many steps this run was to have."""
+    return LogFacts(
+        step_base=1, meanings=MEANINGS, planned_steps=planned, unknown=("the loss scale",)
     )
-    table = rows.table(name, facts, source.path)
-    table, restored = restore_filtered_nan(table)
-    rate = ""
-    if steps_known and "skipped_steps" not in table:  # else overflow notes tell them
-        lags = may_lag if may_lag is None or with_norm else False
-        table, rate = with_lr_skips(table, planned=planned(), may_lag=lags)
-    notes = tuple(note for note in (restored, rate) if note)
-    return replace(table, facts=replace(facts, notes=notes))
+
+
+def told(
+    table: StepTable, planned: int | None, *, may_lag: bool | None, with_norm: bool
+) -> StepTable:
+    """The table with what its values tell beyond themselves: filtered NaN, skipped steps.
+
+    Args:
+        table: of the Trainer's records.
+        planned: steps that the run was to have, where known.
+        may_lag: as for ``hf_table``.
+        with_norm: are there gradient norms? Versions without do not lag.
+    """
+    table = _restored(table)
+    if "skipped_steps" in table:  # overflow notes tell them
+        return table
+    lags = may_lag if may_lag is None or with_norm else False
+    table, rate = with_lr_skips(table, planned=planned, may_lag=lags)
+    return _noted(table, rate)
+
+
+def _restored(table: StepTable) -> StepTable:
+    return _noted(*restore_filtered_nan(table))
+
+
+def _noted(table: StepTable, note: str) -> StepTable:
+    facts = table.facts or LogFacts()
+    return replace(table, facts=replace(facts, notes=(*facts.notes, note))) if note else table

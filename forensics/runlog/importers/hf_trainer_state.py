@@ -26,6 +26,10 @@ _LARGEST = 16 << 20
 """Bytes up to which the document is parsed whole; a larger one is read record by record."""
 _RECORD = re.compile(rb'\{[^{}]*"(?:loss|eval_loss|grad_norm)"\s*:[^{}]*\}')
 _STEP = re.compile(rb'"step"\s*:')
+_OURS = re.compile(
+    rb'"(?:learning_rate|eval_runtime)"\s*:[^{}]*"epoch"|"epoch"\s*:[^{}]*"learning_rate"'
+)
+"""What its records hold beside a loss and a step, in either order: older states do not sort."""
 _MAX_STEPS = re.compile(rb'"max_steps"\s*:\s*(\d+)')
 _NEWER = b'"best_global_step"'
 """A key of the state since transformers 4.50, one minor version before the rate's lag."""
@@ -39,7 +43,9 @@ def _sniff(head: Head) -> Match | None:
         return Match(CERTAIN, "a JSON document with log_history")
     record = _RECORD.search(head.text)
     if start == b"[" and record is not None and _STEP.search(record.group()):
-        return Match(0.9, "a JSON list of records with step and loss")
+        if _OURS.search(head.text):
+            return Match(0.9, "a JSON list of records with step, loss and learning_rate")
+        return None
     if record is not None and b'"best_model_checkpoint"' in head.text:
         return Match(0.95, "the state of a trainer with its records")
     return None
@@ -58,7 +64,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         source,
         reading,
         planned=planned,
-        may_lag="best_global_step" in state,
+        may_lag="best_global_step" in state if state else None,
     )
 
 
@@ -70,6 +76,13 @@ def _state(source: LogSource) -> tuple[dict[str, Any], Iterable[Mapping[str, Any
     document = _parsed(source) if len(source.paths) == 1 else None
     if isinstance(document, dict) and isinstance(document.get("log_history"), list):
         history = [record for record in document["log_history"] if isinstance(record, dict)]
+        if not history:
+            raise InputError(
+                "has an empty log_history: nothing was logged before this state was saved",
+                where=source.path,
+                hint="a later checkpoint's state has it, or the job's output; logging_steps says "
+                "how often the trainer logs",
+            )
         return {k: v for k, v in document.items() if k != "log_history"}, history
     if isinstance(document, list):
         return {}, [record for record in document if isinstance(record, dict)]

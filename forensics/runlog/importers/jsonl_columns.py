@@ -11,13 +11,14 @@ from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.names import name_columns
 from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
 from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.scanner.summaries import is_summary
 from forensics.runlog.steps import StepTable
 
 _LOOKED_AT = 50
 
 
 def _sniff(head: Head) -> Match | None:
-    if not head.first_line.lstrip().startswith(b"{"):
+    if not head.first_line.lstrip().startswith(b"{") or is_summary(head):
         return None
     lines = head.lines[:_LOOKED_AT]
     records = [record for line in lines if (record := json_object(line)) is not None]

@@ -11,6 +11,7 @@ from forensics.errors import InputError, UsageError
 from forensics.runlog.csv_reader.repair_log import shown
 from forensics.runlog.importers.importer import Importer
 from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.summaries import what_it_is
 
 _LIKE = 0.65
 """Likeness, as difflib measures it, from which a name may be meant."""
@@ -57,6 +58,8 @@ def unknown(path: Path, head: Head) -> InputError:
             hint="logs are text, event files or gzip and zstd of those; "
             "`forensics inspect` looks into saved states",
         )
+    if (known := what_it_is(head)) is not None:
+        return InputError(known[0], where=path, hint=known[1])
     lines = head.lines
     first = (
         f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip()[:_SHOWN])}"
@@ -67,7 +70,8 @@ def unknown(path: Path, head: Head) -> InputError:
         "is no training log of a known kind: no line like `step 10 loss 2.1`, no column or key "
         f"loss, lr or grad_norm{first}",
         where=path,
-        hint=f"--format-in FORMAT says whose it is ({_LIST} them), --map loss=NAME what is the loss",
+        hint=f"--format-in FORMAT says whose it is ({_LIST} them), --map loss=NAME what is the "
+        "loss",
     )
 
 

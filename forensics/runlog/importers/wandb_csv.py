@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from forensics.errors import InputError
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
@@ -21,6 +22,8 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _EXTREMES = ("__MIN", "__MAX")
+_OF_RUNS = frozenset(("Name", "State", "Created", "Runtime"))
+"""Columns of a project's table, which has one row a run."""
 _CHART = re.compile(r"^(?P<run>.+) - (?P<metric>[^-]+)$")
 
 
@@ -28,6 +31,8 @@ def _sniff(head: Head) -> Match | None:
     names = header_of(head)
     if any(name.endswith(_EXTREMES) for name in names):
         return Match(CERTAIN, "columns named run - metric__MIN and __MAX")
+    if set(names) >= _OF_RUNS:
+        return Match(CERTAIN, "columns named Name, State, Created and Runtime")
     if {"_step", "_runtime"} <= set(names) or {"_step", "_timestamp"} <= set(names):
         return Match(CERTAIN, "columns named _step and _runtime")
     if names and names[0] in ("Step", "_step") and any(_CHART.match(n) for n in names[1:]):
@@ -46,6 +51,12 @@ def _naming(names: Sequence[str]) -> dict[str, str]:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     names = header_of(source.head())
+    if set(names) >= _OF_RUNS:
+        raise InputError(
+            "is a table of runs, one row each, and not the log of one",
+            where=source.path,
+            hint="open a run and export one of its charts, or its history",
+        )
     runs = {m.group("run") for n in names if (m := _CHART.match(n.replace("__MIN", "")))}
     runs = {run for run in runs if not run.endswith(_EXTREMES)}
     several = (f"several runs in one file ({len(runs)}): the first one is read",)

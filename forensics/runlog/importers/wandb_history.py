@@ -16,6 +16,7 @@ from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.lr_skips import with_lr_skips
 from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
 from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.scanner.summaries import is_summary
 from forensics.runlog.steps import StepTable
 
 _LEAVE_OUT = frozenset(("_timestamp", "_wandb", "_runtime"))
@@ -24,7 +25,7 @@ _HF_KEYS = (b'"train/global_step"', b'"train/learning_rate"')
 
 def _sniff(head: Head) -> Match | None:
     record = json_object(head.first_line)
-    if record is None or not {"_runtime", "_timestamp"} & record.keys():
+    if record is None or is_summary(head) or not {"_runtime", "_timestamp"} & record.keys():
         return None
     return Match(CERTAIN, "JSON lines with _runtime and _timestamp")
 

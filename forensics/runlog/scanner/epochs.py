@@ -51,7 +51,9 @@ def _validated_each_time(table: StepTable) -> StepTable:
         return table
     facts = table.facts or LogFacts()
     notes = (*facts.notes, "a row is taken to be an epoch: each has a validation")
-    return replace(table, facts=replace(facts, unit=PER_EPOCH, interval=1, notes=notes))
+    facts = replace(facts, unit=PER_EPOCH, interval=1, notes=notes)
+    repairs = tuple(repair for repair in table.repairs if repair.kind != _UNNUMBERED)
+    return replace(table, facts=facts, repairs=repairs)
 
 
 def _is_per_epoch(epoch: FloatArray, loss: Column | None) -> bool:

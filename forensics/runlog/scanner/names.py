@@ -28,8 +28,24 @@ _EMPTY = frozenset(
 """Words beside a metric's name that do not change what it is."""
 _JUDGED = frozenset(("lr", "grad_l2_pre_clip", "grad_l2_post_clip", "scaler_scale"))
 _MORE = {
-    "step": ("current_steps", "num_updates", "step_num", "total_steps_done", "n_iter"),
-    "lr": ("lr_abs", "lr/pg0", "lr_adam", "lr_adamw", "lr_sgd", "optim/learning_rate_group0"),
+    "step": (
+        "current_steps",
+        "num_updates",
+        "step_num",
+        "total_steps_done",
+        "n_iter",
+        "iterations",
+    ),
+    "lr": (
+        "lrs",
+        "learning_rates",
+        "lr_abs",
+        "lr/pg0",
+        "lr_adam",
+        "lr_adamw",
+        "lr_sgd",
+        "optim/learning_rate_group0",
+    ),
     "grad_l2_pre_clip": (
         "gnorm",
         "grad_norm_total",

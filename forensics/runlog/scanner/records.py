@@ -139,7 +139,7 @@ class RecordRows:
         if step is not None:
             self._dated(step)
             self.rows.add(step, cells)
-        elif cells:
+        elif cells or any(self._targets.get(k) for k, cell in record.items() if cell is None):
             self._add_undated(cells)
 
     def _dated(self, last: int) -> None:

@@ -33,6 +33,9 @@ def lines_of(records: list[dict[str, object]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+FILES = {"tensorboard-scalar": "run-1-tag-train_loss.csv"}
+"""Names of files that say what is in them."""
+
 SAMPLES: dict[str, str] = {
     **LINES,
     "hf-trainer-state": hf_state(),
@@ -43,6 +46,19 @@ SAMPLES: dict[str, str] = {
             for i in range(1, 13)
         ]
     ),
+    "hf-history-csv": "loss,grad_norm,learning_rate,epoch,step,eval_loss,eval_runtime,train_loss\n"
+    + "".join(f"{3 - i / 10},1.5,{i}e-05,{i / 10},{10 * i},,,\n" for i in range(1, 13))
+    + ",,,1.2,120,2.0,3.5,\n,,,1.2,120,,,2.25\n",
+    "json-history": json.dumps(
+        {
+            "loss": [3 - i / 10 for i in range(12)],
+            "accuracy": [i / 20 for i in range(12)],
+            "val_loss": [3.5 - i / 10 for i in range(12)],
+        },
+        indent=2,
+    ),
+    "tensorboard-scalar": "Wall time,Step,Value\n"
+    + "".join(f"170000000{i}.5,{10 * i},{3 - i / 10}\n" for i in range(10)),
     "lightning-csv": "epoch,lr-Adam,step,train_loss,val_loss\n"
     + "".join(f"0,,{10 * i + 9},{3 - i / 10},\n0,0.001,{10 * i + 9},,\n" for i in range(12))
     + "0,,119,,2.5\n",

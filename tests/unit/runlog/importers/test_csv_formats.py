@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from forensics.errors import InputError
+from forensics.runlog.foreign_logs import read_foreign
 from forensics.runlog.log_facts import PER_EPOCH
+from forensics.runlog.reading import Reading
 from tests.unit.runlog.importers.logs import column, read, same
 from tests.unit.runlog.importers.samples import lines_of
 
@@ -82,6 +84,83 @@ def test_ultralytics_compact_from_1_with_a_clock(tmp_path: Path) -> None:
     assert column(table, "time_s") == [2.5, 5.0]
     assert table.facts is not None
     assert table.facts.step_base == 1
+
+
+def test_ultralytics_of_v10_has_two_assignments(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "epoch,train/box_om,train/cls_om,train/box_oo,train/cls_oo,metrics/mAP50(B),val/box_om,"
+        "val/cls_oo,lr/pg0\n1,1.0,2.0,1.5,2.5,0.1,1.0,2.0,0.01\n2,0.5,1.0,1.0,1.5,0.2,0.5,1.0,0.01\n",
+    )
+    assert table.source_format == "ultralytics-csv"
+    assert column(table, "loss") == [7.0, 4.0]
+    assert column(table, "val_loss") == [3.0, 1.5]
+
+
+def test_ultralytics_of_one_loss_sums_nothing_up(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "  epoch,  train/loss,  test/loss,metrics/accuracy_top1,  lr/0\n"
+        "  0,  2.5,  2.75,  0.5,  0.01\n  1,  2.0,  2.5,  0.6,  0.01\n",
+    )
+    assert column(table, "loss") == [2.5, 2.0]
+    assert column(table, "val_loss") == [2.75, 2.5]
+    assert column(table, "lr") == [0.01, 0.01]
+    assert table.facts is not None
+    assert table.facts.notes == ()
+
+
+def test_a_table_of_runs_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="table of runs"):
+        read(
+            tmp_path,
+            '"Name","State","Created","Runtime","lr","train/loss"\n'
+            '"a-1","finished","2026-01-02","60","0.1","2.5"\n"b-2","failed","x","9","0.1","2.0"\n',
+        )
+
+
+def test_rows_within_an_epoch_are_not_taken_for_keras(tmp_path: Path) -> None:
+    table = read(tmp_path, "epoch,batch,loss\n0,0,2.5\n0,1,2.0\n1,0,1.5\n1,1,1.25\n")
+    assert table.source_format == "csv"
+    assert column(table, "loss") == [2.5, 2.0, 1.5, 1.25]
+
+
+SCALAR = "Wall time,Step,Value\n1700000000.5,10,2.5\n1700000009.5,20,2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("run-.-tag-train_loss.csv", "loss"),
+        ("run-x_version_0-tag-Loss_val (1).csv", "val_loss"),
+        ("run-a-tag-grad_norm.csv", "grad_l2_pre_clip"),
+    ],
+)
+def test_a_downloaded_scalar_is_what_its_file_is_called(
+    name: str, target: str, tmp_path: Path
+) -> None:
+    points = "[[1700000000.5, 10, 2.5], [1700000009.5, 20, 2.0]]"
+    for text, file in ((SCALAR, name), (points, name.replace(".csv", ".json"))):
+        table = read(tmp_path, text, name=file)
+        assert table.source_format == "tensorboard-scalar"
+        assert table.step.tolist() == [10, 20]
+        assert column(table, target) == [2.5, 2.0]
+
+
+def test_a_downloaded_scalar_by_another_name_has_to_be_mapped(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not say which"):
+        read(tmp_path, SCALAR, name="curve.csv")
+    table = read(tmp_path, SCALAR, name="curve.csv", mapping={"loss": "Value"})
+    assert column(table, "loss") == [2.5, 2.0]
+
+
+def test_scalars_of_one_run_are_put_side_by_side(tmp_path: Path) -> None:
+    loss, norm = tmp_path / "run-a-tag-loss.csv", tmp_path / "run-a-tag-grad_norm.csv"
+    loss.write_text(SCALAR)
+    norm.write_text(SCALAR.replace("2.5", "0.5"))
+    table = read_foreign([loss, norm], Reading())
+    assert column(table, "loss") == [2.5, 2.0]
+    assert column(table, "grad_l2_pre_clip") == [0.5, 2.0]
 
 
 def test_wandb_chart_takes_the_metric_and_not_its_extremes(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from forensics.runlog.importers.detect import detect
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_run
 from forensics.runlog.scanner.source import head_of
-from tests.unit.runlog.importers.samples import SAMPLES
+from tests.unit.runlog.importers.samples import FILES, SAMPLES
 
 FUZZ = settings(
     deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 NAMES = sorted(SAMPLES)
+ONE_DOCUMENT = ("hf-trainer-state", "json-history", "tensorboard-scalar")
 
 
 def read(path: Path, data: bytes, name: str = "") -> None:
@@ -43,7 +44,7 @@ def test_every_importer_has_a_sample_and_knows_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_sample_is_detected_and_read(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "it.log"
+    path = tmp_path / FILES.get(name, "it.log")
     path.write_text(SAMPLES[name])
     choice = detect(head_of(path))
     assert choice is not None
@@ -72,7 +73,11 @@ def test_cut_anywhere(name: str, data: st.DataObject, tmp_path: Path) -> None:
     whole = SAMPLES[name].encode()
     end = data.draw(st.integers(0, len(whole)))
     start = data.draw(st.sampled_from([0, 0, data.draw(st.integers(0, end))]))
-    read(tmp_path / "cut.log", whole[start:end], data.draw(st.sampled_from(["", name])))
+    read(
+        tmp_path / FILES.get(name, "cut.log"),
+        whole[start:end],
+        data.draw(st.sampled_from(["", name])),
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,7 +99,9 @@ def test_bytes_overwritten(name: str, data: st.DataObject, tmp_path: Path) -> No
         at = data.draw(st.integers(0, len(text)))
         piece = data.draw(junk)
         text[at : at + len(piece)] = piece
-    read(tmp_path / "hurt.log", bytes(text), data.draw(st.sampled_from(["", name])))
+    read(
+        tmp_path / FILES.get(name, "hurt.log"), bytes(text), data.draw(st.sampled_from(["", name]))
+    )
 
 
 @pytest.mark.parametrize("importer", IMPORTERS, ids=lambda i: i.name)
@@ -105,7 +112,7 @@ def test_any_bytes(importer: object, junk: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in NAMES if not n.endswith("csv") and n != "hf-trainer-state"]
+    "name", [n for n in NAMES if not n.endswith("csv") and n not in ONE_DOCUMENT]
 )
 def test_numbers_are_kept_when_a_preamble_comes_first(name: str, tmp_path: Path) -> None:
     """Lines that are no records before the first one change nothing (in formats of lines)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from forensics.errors import InputError
 from forensics.runlog.log_facts import Meaning
 from tests.unit.runlog.importers.logs import column, read, same
 from tests.unit.runlog.importers.samples import hf_state, lines_of
@@ -62,9 +63,46 @@ def test_a_filtered_nan_is_restored_and_said(tmp_path: Path) -> None:
 
 
 def test_a_bare_list_of_records(tmp_path: Path) -> None:
-    table = read(tmp_path, json.dumps([{"loss": 1.5, "step": 1}, {"loss": 1.25, "step": 2}]))
+    records = [{"loss": 3.0 / s, "learning_rate": 1e-5, "epoch": s / 9, "step": s} for s in (1, 2)]
+    table = read(tmp_path, json.dumps([*records, {"eval_loss": 2.0, "epoch": 0.25, "step": 2}]))
     assert table.source_format == "hf-trainer-state"
-    assert column(table, "loss") == [1.5, 1.25]
+    assert column(table, "loss") == [3.0, 1.5]
+    assert column(table, "val_loss") == [None, 2.0]
+
+
+def test_the_lag_of_newer_versions_is_no_skip_in_a_list_or_csv_either(tmp_path: Path) -> None:
+    records = json.loads(warming(set(), newer=True, lag=1))["log_history"]
+    for r in records:
+        r["epoch"] = r["step"] / 1000
+    names = ["loss", "grad_norm", "learning_rate", "epoch", "step"]
+    rows = "".join(",".join(str(r[n]) for n in names) + ",,,\n" for r in records)
+    summary = ",,,1.0,200,,60.0,2.25\n"
+    csv = ",".join([*names, "eval_loss", "train_runtime", "train_loss"]) + "\n" + rows + summary
+    for text, form in ((json.dumps(records), "hf-trainer-state"), (csv, "hf-history-csv")):
+        table = read(tmp_path, text)
+        assert table.source_format == form
+        assert table.skip_brackets == ()
+        assert table.has("skipped_steps")
+        assert column(table, "loss") == [2.0] * 20
+        assert table.facts is not None
+        assert (table.facts.step_base, table.facts.meanings["loss"]) == (1, Meaning.MEAN)
+
+
+def test_a_history_as_csv_has_its_evaluations_and_its_filtered_nan(tmp_path: Path) -> None:
+    table = read(
+        tmp_path,
+        "eval_loss,eval_runtime,learning_rate,grad_norm,loss,epoch,step\n"
+        ",,1e-4,2.0,3.5,0.5,10\n2.5,9.0,,,,0.5,10\n,,1e-4,nan,0.0,1.0,20\n,,1e-4,1.5,2.5,1.5,30\n",
+    )
+    assert same(column(table, "loss"), [3.5, NAN, 2.5])
+    assert column(table, "val_loss") == [2.5, None, None]
+    assert table.facts is not None
+    assert any("loss 0.0 beside" in note for note in table.facts.notes)
+
+
+def test_a_state_that_logged_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="empty log_history"):
+        read(tmp_path, state([], max_steps=100))
 
 
 def test_a_document_that_is_cut_gives_the_records_that_are_whole(tmp_path: Path) -> None:
@@ -195,3 +233,24 @@ def test_a_large_state_on_one_line_loses_no_record(
     assert len(table) == rows
     assert table.facts is not None
     assert table.facts.planned_steps == rows
+
+
+def test_overflows_after_the_last_record_are_not_lost(tmp_path: Path) -> None:
+    def bar(n: int) -> str:
+        return f" 14%|#4        | {n}/900 [13:55<86:19, 2.41s/it]"
+
+    def note(was: int) -> str:
+        return (
+            "[2023-06-07 22:16:00,018] [INFO] [loss_scaler.py:181:update_scale] [deepspeed] "
+            f"OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {was}, reducing to {was // 2}\n"
+        )
+
+    records = "".join(
+        f"{bar(n)}\n{{'loss': 2.5, 'learning_rate': 0.001, 'epoch': 0.{n}}}\n" for n in (10, 20, 30)
+    )
+    text = records + bar(30) + note(8) + bar(31) + note(4) + bar(32) + note(2)
+    table = read(tmp_path, text + "Exception: Current loss scale already at minimum\n")
+    assert table.step.tolist() == [10, 20, 30, 33]
+    assert column(table, "skipped_steps")[-1] == 3
+    assert column(table, "scaler_scale")[-1] == 1.0
+    assert column(table, "loss")[-1] is None

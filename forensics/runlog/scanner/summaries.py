@@ -1,0 +1,73 @@
+"""JSON that is about a run and is no log of it: its last values, a configuration, bare numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from forensics.runlog.csv_reader.header import USABLE
+from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.names import name_columns
+from forensics.runlog.scanner.records import flattened, json_object, value
+
+_CLOSING = (
+    "train_runtime",
+    "eval_runtime",
+    "test_runtime",
+    "predict_runtime",
+    "total_flos",
+    "_wandb",
+)
+"""Keys of what trainers write once, when all is over."""
+_FEW = 4
+"""Numbers that are no series yet."""
+
+
+def is_summary(head: Head) -> bool:
+    """Is the whole file one object of single values that no training step can be dated by?
+
+    One that has a step or epoch and a loss is the first line of a log that goes on.
+    """
+    if not head.complete or not head.raw.lstrip().startswith(b"{"):
+        return False
+    record = json_object(head.raw)
+    if record is None:
+        return False
+    flat = flattened(record)
+    if any(isinstance(cell, list) for cell in flat.values()):
+        return False
+    numbers = [name for name, cell in flat.items() if value(cell) is not None]
+    known = set(name_columns(numbers).values())
+    dated = not known.isdisjoint(("step", "epoch")) and not known.isdisjoint(USABLE - {"lr"})
+    return not dated or any(name in record for name in _CLOSING)
+
+
+def what_it_is(head: Head) -> tuple[str, str] | None:
+    """What a JSON file is that is no log, and what to do; None for any other file."""
+    if is_summary(head):
+        return (
+            "is one JSON object of single values, the summary of a run or a configuration, "
+            "not the log of one",
+            "the values step by step are in another file: trainer_state.json, trainer_log.jsonl, "
+            "an exported history",
+        )
+    if not head.complete or not head.raw.lstrip().startswith(b"["):
+        return None
+    document = _parsed(head.raw)
+    if isinstance(document, list) and len(document) > _FEW and all(map(_is_bare, document)):
+        return (
+            "is a list of numbers without a name",
+            "--format-in json-history reads it as the losses, one after the other",
+        )
+    return None
+
+
+def _is_bare(item: Any) -> bool:
+    return not isinstance(item, list | dict) and value(item) is not None
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
