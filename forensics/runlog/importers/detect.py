@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forensics.errors import UsageError
 from forensics.runlog.importers import IMPORTERS
-from forensics.runlog.importers.importer import Importer, Match
+from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.importers.refusals import no_such_format
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
@@ -43,12 +43,13 @@ def detect(head: Head, reading: Reading | None = None) -> Choice | None:
         reading: with ``mapping``, only importers whose columns have names are asked.
     """
     named = reading is not None and bool(reading.mapping)
-    found = [
-        (importer, match)
-        for importer in IMPORTERS
-        if importer.columns or not named
-        if (match := importer.sniff(head)) is not None
-    ]
+    found: list[tuple[Importer, Match]] = []
+    for importer in IMPORTERS:
+        asked = importer.columns or not named
+        if importer.last_resort and any(match.confidence >= POSSIBLE for _, match in found):
+            asked = False
+        if asked and (match := importer.sniff(head)) is not None:
+            found.append((importer, match))
     if not found:
         return None
     best, match = max(found, key=lambda pair: pair[1].confidence)

@@ -41,6 +41,8 @@ class Importer:
         read: reads the whole log into a step table with ``facts``; raises InputError.
         columns: does ``--map`` mean anything to it: are its columns named in the log?
         binary: is the file no text? Then ``Head.raw`` alone is of use.
+        last_resort: is it never surer than the general readers, and its look at a head as dear as
+            reading? Then it is asked where no other knows the log.
     """
 
     name: str
@@ -49,3 +51,4 @@ class Importer:
     read: Read
     columns: bool = False
     binary: bool = False
+    last_resort: bool = False

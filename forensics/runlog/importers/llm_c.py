@@ -17,8 +17,8 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import Column, StepTable
 
 _RECORD = re.compile(
-    rb"\bs:(?P<step>\d{1,15})[ \t]+(?:trl:(?P<loss>%(number)b)(?:[ \t]+lr:(?P<lr>%(number)b"
-    rb"))?(?:[ \t]+norm:(?P<grad_l2_pre_clip>%(number)b))?|tel:(?P<val_loss>%(number)b))"
+    rb"s:(?<!\ws:)(?P<step>\d{1,15})[ \t]+(?:trl:(?P<loss>%(number)b)(?:[ \t]+lr:(?P<lr>%(number)b"
+    rb")|)(?:[ \t]+norm:(?P<grad_l2_pre_clip>%(number)b)|)|tel:(?P<val_loss>%(number)b))"
     % {b"number": NUMBER}
 )
 

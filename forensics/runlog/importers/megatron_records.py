@@ -30,7 +30,7 @@ from forensics.runlog.scanner.skip_totals import with_skip_totals
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import BoolArray, Column, StepTable
 
-START = rb"\biteration:?[ \t]+(?P<step>" + COUNT + rb")[ \t]*/[ \t]*\d{1,15}[ \t]*(?=\|)"
+START = rb"iteration(?<!\witeration):?[ \t]+(?P<step>" + COUNT + rb")[ \t]*/[ \t]*\d{1,15}[ \t]*(?=\|)"
 RECORD = re.compile(START)
 _TOTAL = re.compile(rb"\biteration:?[ \t]+\d{1,15}[ \t]*/[ \t]*(\d{1,15})[ \t]*\|")
 _VALIDATION = (

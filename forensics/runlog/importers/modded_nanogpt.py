@@ -26,7 +26,7 @@ _COLUMNS = {
     "grad_norm": "grad_l2_pre_clip",
 }
 _LAYOUT = Layout(
-    start=rb"(?<![\w.])step:(?P<step>\d{1,15})/\d{1,15}[ \t]+(?=\w{1,40}:)",
+    start=rb"step:(?<![\w.]step:)(?P<step>\d{1,15})/\d{1,15}[ \t]+(?=\w{1,40}:)",
     gap=rb"[ \t]*",
     key=rb"[A-Za-z_]\w*",
     equals=rb":",

@@ -18,10 +18,10 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _RECORD = re.compile(
-    rb"\b(?:iter|step) (?P<step>%(count)b): "
+    rb"(?:iter|step) (?<!\w.{5})(?P<step>%(count)b): "
     rb"(?:train loss (?P<estimate>%(number)b), val loss (?P<val_loss>%(number)b)"
-    rb"|loss (?P<loss>%(number)b)(?:, lr (?P<lr>%(number)b))?"
-    rb"(?:, (?:grad_?)?norm (?P<grad_l2_pre_clip>%(number)b))?)"
+    rb"|loss (?P<loss>%(number)b)(?:, lr (?P<lr>%(number)b)|)"
+    rb"(?:, (?:grad_?|)norm (?P<grad_l2_pre_clip>%(number)b)|))"
     % {b"count": COUNT, b"number": NUMBER}
 )
 _MARK = re.compile(

@@ -180,4 +180,5 @@ print_lines = Importer(
     description="lines that a loop prints of itself: step 10 loss 2.1 lr 0.001, bars with loss=…",
     sniff=_sniff,
     read=_read,
+    last_resort=True,
 )

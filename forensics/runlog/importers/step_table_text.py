@@ -41,10 +41,10 @@ def _column(name: str) -> str | None:
 
 
 _LAYOUT = Layout(
-    start=rb"(?i:\bstep):?[ \t]+(?P<step>" + COUNT + rb")(?:[ \t]*/[ \t]*[\d,]{1,15})?"
+    start=rb"[sS](?i:tep)(?<!\w.{4}):?[ \t]+(?P<step>" + COUNT + rb")(?:[ \t]*/[ \t]*[\d,]{1,15})?"
     rb"(?:[ \t]*\([\d.]{1,9}[ \t]?%\))?[ \t]*(?=\|)",
     gap=rb"[ \t]*\|[ \t]*",
-    key=rb"[A-Za-z][\w /]*?",
+    key=rb"(?!(?i:step):?[ \t]+\d)[A-Za-z][\w /]*?",
     equals=rb"(?:[ \t]*[:=][ \t]*|[ \t]+)(?=" + NUMBER + rb")",
     value=rb"[^|\n]*",
     column=_column,

@@ -27,7 +27,9 @@ _COLUMNS = {
     "wps": "tokens_per_s",
 }
 _LAYOUT = Layout(
-    start=rb"(?<!validate )\bstep:[ \t]{0,9}(?P<step>" + COUNT + rb")(?=,?[ \t]{1,9}loss:)",
+    start=rb"step:(?<!\wstep:)(?<!validate step:)[ \t]{0,9}(?P<step>"
+    + COUNT
+    + rb")(?=,?[ \t]{1,9}loss:)",
     gap=rb",?[ \t]*",
     key=rb"[A-Za-z_]\w*",
     equals=rb":[ \t]*",

@@ -29,6 +29,8 @@ _NARROWEST, _WIDEST = 60, 400
 """Columns of a terminal whose lines may have been broken."""
 _DIGIT = re.compile(rb"\d")
 _FEWEST_BROKEN = 4
+_MOST_PIECES = 32
+"""Full lines that one record is broken into: where more follow each other, it is their own width."""
 _FEWEST_COLOURS = 2
 
 
@@ -75,6 +77,9 @@ def _broken_at(lines: list[bytes]) -> int:
     lengths = Counter(map(len, lines))
     widest = max(lengths, default=0)
     if not _NARROWEST <= widest <= _WIDEST or lengths[widest] < _FEWEST_BROKEN:
+        return 0
+    ends = sum(len(before) == widest > len(line) for before, line in pairwise(lines))
+    if ends * _MOST_PIECES < lengths[widest]:
         return 0
     after = [(len(before) == widest, _shape(line)) for before, line in pairwise(lines)]
     begun = {shape for follows, shape in after if not follows} | {_shape(lines[0])}

@@ -131,7 +131,9 @@ class LabelledRecords:
         for match in self._start.finditer(text):
             if self._keys and self._pattern.match(text, match.start()):
                 continue
-            keys = [key for key, _ in self._cells(text, match.end())]
+            after = self._start.search(text, match.end())
+            end = after.start() if after else len(text)
+            keys = [key for key, _ in self._cells(text, match.end(), end)]
             merged = _merged(self._keys, keys)
             if merged == self._keys or len(merged) > _MOST_KEYS:
                 return False
@@ -149,16 +151,17 @@ class LabelledRecords:
             value = layout.value
             if name is not None and name not in taken:
                 taken.add(name)
-                value = rb"(?P<%b>%b)(?:%b)?" % (name.encode(), NUMBER, layout.value)
+                value = rb"(?P<%b>%b)(?:%b|)" % (name.encode(), NUMBER, layout.value)
             # Atomic: a number that gave back its last digits would be another number.
             cell = layout.gap + re.escape(key) + layout.equals + value
-            parts.append(rb"(?>%b)?+" % cell)
+            parts.append(rb"(?>%b|)" % cell)
         other = layout.gap + layout.key + layout.equals
         return re.compile(b"".join(parts) + rb"(?!%b)" % other)
 
-    def _cells(self, text: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
+    def _cells(self, text: bytes, at: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+        """Names and values of the record from ``at``; the next one begins at ``end``."""
         for _ in range(_MOST_KEYS):
-            match = self._cell.match(text, at)
+            match = self._cell.match(text, at) if at < end else None
             if match is None or match.end() == at:
                 return
             yield match.group(1), match.group(2)
@@ -166,13 +169,15 @@ class LabelledRecords:
 
     def _one_by_one(self, text: bytes, beside: Mapping[int, Mapping[str, Cell]]) -> int:
         done = 0
-        for done, match in enumerate(self._start.finditer(text), 1):
+        starts = list(self._start.finditer(text))
+        ends = [*(after.start() for after in starts[1:]), len(text)]
+        for done, (match, end) in enumerate(zip(starts, ends, strict=False), 1):
             cells: dict[str, Cell] = {
                 name: number(cell)
                 for name, cell in match.groupdict().items()
                 if cell and name != "step"
             }
-            for key, value in self._cells(text, match.end()):
+            for key, value in self._cells(text, match.end(), end):
                 name = self._layout.column(key.decode("utf-8", "replace"))
                 if name is not None and name not in cells:
                     cells[name] = leading_number(value)

@@ -37,4 +37,7 @@ class LineCells:
 def _search(text: bytes, before: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
     """The search for a name and its number; literal first, which is 5 times as fast."""
     literal = re.escape(text)
-    return re.compile(literal + rb"(?<=" + before + literal + rb")(" + NUMBER + rb")").search
+    # What goes on behind the number is another line that was torn into this one.
+    return re.compile(
+        literal + rb"(?<=" + before + literal + rb")(" + NUMBER + rb")(?![\w-]|\.\d)"
+    ).search

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 REACH = 64
 
@@ -36,6 +37,21 @@ def matches_near(
                 break
             yield match
             start = done = max(match.end(), start + 1)
+
+
+def in_turn(
+    *found: Iterable[re.Match[bytes]],
+) -> Iterator[re.Match[bytes]]:
+    """Matches of several patterns as they begin, without those within the one before."""
+    done = 0
+    for match in sorted(chain(*found), key=_start):
+        if match.start() >= done:
+            yield match
+            done = match.end()
+
+
+def _start(match: re.Match[bytes]) -> int:
+    return match.start()
 
 
 def _all(text: bytes, needle: bytes) -> Iterator[int]:
