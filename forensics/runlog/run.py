@@ -133,21 +133,30 @@ def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Ru
 
 def _load_foreign(source: Path, reading: Reading) -> Run:
     """A log of another program; its readers are imported only here."""
-    from forensics.runlog.foreign_logs import logs_in, of_one_run, read_foreign
+    from forensics.runlog.foreign_logs import read_foreign
 
-    files = [source]
-    if str(source) != "-" and source.is_file() and _is_state(source):
+    piped = str(source) == "-"
+    if not piped and source.is_dir():
+        return _load_logs_in(source, reading)
+    if not piped and source.is_file() and _is_state(source):
         raise InputError(
             "is a saved state, not a log",
             where=source,
             hint=f"`forensics inspect {shlex.quote(str(source))}` looks into it",
         )
-    if str(source) != "-" and source.is_dir():
-        files = logs_in(source, reading)
-    if not files:
-        raise InputError("holds no run", where=source, hint=_hint(source))
-    steps = of_one_run(source, files, read_foreign(files, reading))
+    steps = read_foreign([source], reading)
     return Run(path=source, steps=steps, superseded=steps.earlier)
+
+
+def _load_logs_in(directory: Path, reading: Reading) -> Run:
+    """The log in a directory, with a note of which file it is."""
+    from forensics.runlog.directory_logs import logs_in, read_chosen
+
+    chosen = logs_in(directory, reading)
+    if not chosen.files:
+        raise InputError("holds no run", where=directory, hint=_hint(directory))
+    steps = read_chosen(directory, chosen, reading)
+    return Run(path=directory, steps=steps, superseded=steps.earlier)
 
 
 def load_joined(paths: Sequence[str | os.PathLike[str]], reading: Reading | None = None) -> Run:

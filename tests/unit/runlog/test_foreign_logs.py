@@ -17,7 +17,7 @@ from forensics.errors import InputError, UsageError
 from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_joined, load_run
-from tests.unit.runlog.importers.samples import SAMPLES, hf_state, lines_of
+from tests.unit.runlog.importers.samples import SAMPLES, lines_of
 
 JSONL = SAMPLES["jsonl"]
 
@@ -80,58 +80,6 @@ def test_csv_files_are_joined(tmp_path: Path) -> None:
     (tmp_path / "two.csv").write_text("".join([lines[0], *lines[7:]]))
     run = load_joined([tmp_path / "one.csv", tmp_path / "two.csv"])
     assert run.steps.step.tolist() == list(range(12))
-
-
-def test_a_directory_of_checkpoints_gives_the_last_state(tmp_path: Path) -> None:
-    for rows in (4, 9, 12):
-        folder = tmp_path / f"checkpoint-{10 * rows}"
-        folder.mkdir()
-        (folder / "trainer_state.json").write_text(hf_state(rows))
-        (folder / "config.json").write_text('{"hidden_size": 64}')
-    assert load_run(tmp_path).steps.step[-1] == 120
-
-
-def test_a_directory_of_a_rotated_log_is_joined(tmp_path: Path) -> None:
-    lines = JSONL.splitlines(keepends=True)
-    for name, part, age in (("log.1.jsonl", lines[:5], 100), ("log.jsonl", lines[5:], 0)):
-        (tmp_path / name).write_text("".join(part))
-        os.utime(tmp_path / name, (1e9 - age, 1e9 - age))
-    assert load_run(tmp_path).steps.step.tolist() == list(range(12))
-
-
-def test_a_directory_with_logs_of_several_runs_asks_which(tmp_path: Path) -> None:
-    for name in ("alpha", "beta"):
-        (tmp_path / f"{name}.jsonl").write_text(JSONL)
-    with pytest.raises(InputError, match=r"holds 2 logs read as jsonl: alpha\.jsonl, beta\.jsonl"):
-        load_run(tmp_path)
-
-
-def test_numbered_logs_of_which_each_begins_anew_are_no_rotation(tmp_path: Path) -> None:
-    """The one that died must not be set aside for the healthy one."""
-    for name in ("job1", "job2"):
-        (tmp_path / f"{name}.jsonl").write_text(JSONL)
-    with pytest.raises(InputError, match=r"job1\.jsonl, job2\.jsonl; `forensics report \S+job1"):
-        load_run(tmp_path)
-
-
-def test_logs_of_several_writers_are_listed(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(SAMPLES["csv"])
-    (tmp_path / "keras.csv").write_text(SAMPLES["keras-csv"])
-    with pytest.raises(InputError, match=r"read as 2 formats: a\.csv, keras\.csv; `forensics rep"):
-        load_run(tmp_path)
-
-
-def test_two_views_that_one_trainer_writes_are_one_run(tmp_path: Path) -> None:
-    (tmp_path / "trainer_state.json").write_text(hf_state(12))
-    (tmp_path / "train.log").write_text(SAMPLES["hf-stdout"])
-    assert load_run(tmp_path).steps.source_format in ("hf-trainer-state", "hf-stdout")
-
-
-def test_runs_below_a_directory_are_not_its_log(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "steps.csv").write_text("step,loss\n0,1.0\n")
-    with pytest.raises(InputError, match="name one of the runs in it: a"):
-        load_run(tmp_path)
 
 
 def test_the_named_format_goes_before_what_the_file_looks_like(tmp_path: Path) -> None:
@@ -205,13 +153,6 @@ def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     load_run(path, Reading(progress=lambda done, total: told.append((done, total))))
     assert told[-1] == (path.stat().st_size, path.stat().st_size)
-
-
-def test_states_of_several_runs_side_by_side_ask_which(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.json").write_text(hf_state())
-    with pytest.raises(InputError, match="holds 2 logs read as hf-trainer-state"):
-        load_run(tmp_path)
 
 
 def test_every_format_is_in_the_documentation() -> None:
