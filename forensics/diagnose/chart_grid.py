@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forensics.diagnose.series import row_medians, runs_of
+from forensics.diagnose.series import merged, row_medians, runs_of
 from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
@@ -60,14 +60,23 @@ class Grid:
     starts: IntArray
 
     @classmethod
-    def of(cls, step: IntArray, places: int) -> Grid:
-        """At most ``places`` stretches of equal width in steps; a row each where they suffice."""
+    def of(cls, step: IntArray, places: int, apart: IntArray | None = None) -> Grid:
+        """At most ``places`` stretches of equal width in steps; a row each where they suffice.
+
+        Args:
+            step: of each row, ascending, shape (rows,).
+            places: stretches at most, beside those of ``apart``.
+            apart: rows that have a stretch of their own each, ascending; default none.
+        """
         if len(step) <= places:
             return cls(step, np.arange(len(step)))
         edges = np.linspace(float(step[0]), float(step[-1]), places + 1)[:-1]
         starts = np.minimum(np.searchsorted(step.astype(np.float64), edges), len(step) - 1)
         starts[0] = 0
-        return cls(step, starts[np.concatenate(([True], np.diff(starts) > 0))].astype(np.int64))
+        if apart is None or len(apart) == 0:
+            return cls(step, merged(starts))
+        after = apart + 1
+        return cls(step, merged(starts, apart, after[after < len(step)]))
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -33,13 +33,15 @@ from forensics.runlog.steps import FloatArray, IntArray
 
 PLACES = 1200
 """Stretches by default: more than a page at 200 dpi can tell apart at a line's width."""
+REACH = 500
+"""Rows on either side of a finding's ends that a close-up keeps one by one."""
 ROUTINE_LABEL = "scaler overflow"
 MOST_GROUPS = 6
 """Learning rates of so many parameter groups are drawn; more lines cannot be told apart."""
 
 
 def chart_series(
-    run: Run, diagnosis: Diagnosis | None = None, *, places: int = PLACES
+    run: Run, diagnosis: Diagnosis | None = None, *, places: int = PLACES, close_up: int = 0
 ) -> ChartSeries:
     """The charts of a run.
 
@@ -47,17 +49,23 @@ def chart_series(
         run: the run.
         diagnosis: of this run, for the bands; None for none.
         places: stretches of steps that all charts share, at most.
+        close_up: rows around the findings, in all, that have a stretch of their own each besides:
+            a zoom finds them as the log has them.
     """
-    return charts_of(Signals(run), diagnosis, places=places)
+    return charts_of(Signals(run), diagnosis, places=places, close_up=close_up)
 
 
 def charts_of(
-    signals: Signals, diagnosis: Diagnosis | None = None, *, places: int = PLACES
+    signals: Signals,
+    diagnosis: Diagnosis | None = None,
+    *,
+    places: int = PLACES,
+    close_up: int = 0,
 ) -> ChartSeries:
     """As ``chart_series``, for whoever has the signals already."""
     facts = signals.table.facts
     rows = len(signals)
-    grid = Grid.of(signals.step, places)
+    grid = Grid.of(signals.step, places, rows_near(signals.step, diagnosis, close_up))
     with np.errstate(all="ignore"):  # a log may hold any number
         made = (_loss, _norm, _lr, scale_chart, skip_rate_chart) if rows else ()
         charts = [chart for make in made if (chart := make(signals, grid)) is not None]
@@ -82,6 +90,36 @@ def _bands(diagnosis: Diagnosis) -> Iterator[Band]:
             spans=tuple((f.first_step, f.last_step) for f in group.findings),
             head=group.head,
         )
+
+
+def rows_near(step: IntArray, diagnosis: Diagnosis | None, most: int) -> IntArray | None:
+    """The rows within ``REACH`` of each finding's ends, and all of a short one.
+
+    Args:
+        step: of each row, ascending, shape (rows,).
+        diagnosis: whose findings are meant, in the order of the report: of each kind the worst
+            episode comes first, then the others, as far as ``most`` goes.
+        most: rows in all, at most.
+
+    Returns:
+        Rows, ascending; None where there is none.
+    """
+    if diagnosis is None or most <= 0 or len(step) == 0:
+        return None
+    groups = report_order(diagnosis)
+    others = (f for group in groups for f in group.findings if f is not group.head)
+    chosen = np.zeros(len(step), dtype=bool)
+    for finding in (*(group.head for group in groups), *others):
+        first = int(np.searchsorted(step, finding.first_step, side="left"))
+        stop = int(np.searchsorted(step, finding.last_step, side="right"))
+        short = stop - first <= 2 * REACH
+        for a, b in ((first, stop),) if short else ((first, first), (stop, stop)):
+            near = slice(max(a - REACH, 0), min(b + REACH, len(step)))
+            new = near.stop - near.start - int(np.count_nonzero(chosen[near]))
+            if new <= most:
+                chosen[near] = True
+                most -= new
+    return np.flatnonzero(chosen)
 
 
 # -- the charts ---------------------------------------------------------------------------------

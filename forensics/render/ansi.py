@@ -9,6 +9,10 @@ from __future__ import annotations
 from forensics.diagnose.finding import Severity, Status
 
 BOLD = "1"
+GOOD = "1;32"
+"""What is proven sound."""
+BAD = "1;31"
+"""What is proven bad."""
 DIM = "2"
 _OF_SEVERITY = {
     Severity.CRITICAL: "1;31",

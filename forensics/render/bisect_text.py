@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
-from forensics.render.ansi import BOLD, DIM
+from forensics.render.ansi import BAD, BOLD, DIM, GOOD
 from forensics.render.bisection_phrases import (
     capsule,
     details,
@@ -21,7 +21,6 @@ from forensics.render.safe_text import display_width
 MOST_BAD = 10
 """Saved states that are told one by one: bad and untestable ones."""
 _LABEL = 8
-_RED, _GREEN = "1;31", "1;32"
 _CHANGE = 26
 """Columns of a what-if's change at most."""
 
@@ -45,7 +44,7 @@ def render_bisect_text(
     page.blank()
     located = result.status is BisectStatus.LOCATED
     if not located:
-        code = _GREEN if result.status is BisectStatus.HEALTHY else BOLD
+        code = GOOD if result.status is BisectStatus.HEALTHY else BOLD
         page.labelled("VERDICT", verdict(result), code=code)
         page.blank()
     if located or result.first_bad_step is not None or result.bad_tensors:
@@ -86,9 +85,9 @@ def _headline(page: Page, text: str) -> None:
     """On one line where it fits; a hanging paragraph gives its first line no more than the rest."""
     safe = page.safe(text)
     if display_width(safe) <= page.width:
-        page.raw(page.paint(safe, _RED))
+        page.raw(page.paint(safe, BAD))
     else:
-        page.paragraph(text, hang=16, code=_RED)
+        page.paragraph(text, hang=16, code=BAD)
 
 
 def _first_bad_state(page: Page, result: BisectionResult) -> None:
@@ -98,7 +97,7 @@ def _first_bad_state(page: Page, result: BisectionResult) -> None:
         return
     good = [s.step for s in result.checkpoints if s.verdict == "good" and s.step < bad.step]
     before = f"   last good one: step {good[-1]:,}" if good else "   no good one before it"
-    page.paragraph(f"FIRST BAD STATE  step {bad.step:,}{before}", hang=17, code=_RED)
+    page.paragraph(f"FIRST BAD STATE  step {bad.step:,}{before}", hang=17, code=BAD)
 
 
 def _bad_states(page: Page, result: BisectionResult) -> None:
@@ -124,7 +123,8 @@ def _what_if(page: Page, result: BisectionResult) -> None:
     for number, trial in enumerate(result.what_if):
         told = outcome(trial, result.first_bad_step)
         follows = f"   → {note(trial)}" if trial.note else ""
-        cells = [Cell(trial.change, change), Cell(told + follows, rest)]
+        code = "" if trial.finite is None else GOOD if trial.finite else BAD
+        cells = [Cell(trial.change, change), Cell(told + follows, rest, code)]
         page.row(cells, label="" if number else "WHAT IF")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forensics.diagnose.capsule_verdict import CapsuleVerdict
+from forensics.render.ansi import BAD, GOOD
 from forensics.render.page import Page
 
 
@@ -11,7 +12,7 @@ def render_capsule_text(
 ) -> str:
     """The answer, then what proves it; the texts may be a stranger's, they are made safe here."""
     page = Page(width, colour=colour, ascii_only=ascii_only)
-    code = "1;32" if verdict.confirmed else "1;31"
+    code = GOOD if verdict.confirmed else BAD
     page.labelled("ANSWER", verdict.answer(), code=code)
     for label, text in capsule_lines(verdict):
         page.labelled(label.upper(), text)

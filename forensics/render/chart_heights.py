@@ -18,6 +18,11 @@ from forensics.runlog.steps import FloatArray
 _DECADES = ((1.5, (1, 2, 5)), (3.0, (1, 3)))
 """Ranges in decades below which more than the powers of 10 get ticks, and which numbers."""
 
+_STRIDES = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 25, 30, 40, 50, 100, 150, 200)
+"""Decades from tick to tick."""
+_LARGEST = 308
+"""Power of 10 of the largest number there is."""
+
 
 @dataclass(frozen=True)
 class Heights:
@@ -76,9 +81,11 @@ def _linear_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]
 def _log_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
     mantissas = next((m for limit, m in _DECADES if high - low < limit), None)
     if mantissas is None:
-        stride = max(1, math.ceil((high - low) / most))
+        rough = (high - low) / most
+        stride = next((s for s in _STRIDES if s >= rough), _STRIDES[-1])
         first = math.ceil(low / stride) * stride
-        return [(float(k), _power(k)) for k in range(first, math.floor(high) + 1, stride)]
+        powers = range(first, min(math.floor(high), _LARGEST) + 1, stride)
+        return [(float(k), _power(k)) for k in powers]
     found = [
         (math.log10(m) + k, number(m * 10.0**k))
         for k in range(math.floor(low), math.ceil(high) + 1)

@@ -7,7 +7,7 @@ import math
 from forensics.diagnose.comparison import ColumnComparison, Comparison, Likeness
 from forensics.diagnose.run_changes import Change
 from forensics.diagnose.wording import number, percent, steps
-from forensics.render.ansi import BOLD
+from forensics.render.ansi import BAD, BOLD, GOOD
 from forensics.render.page import MARGIN, Page
 from forensics.render.table import TextRow, put_table
 
@@ -16,9 +16,9 @@ MOST_DIFFERENCES = 24
 MOST_OF_OTHERS = 8
 """The same for two trainings that are not the same recipe: nearly everything differs then."""
 _CODES = {
-    Likeness.IDENTICAL: "1;32",
-    Likeness.WITHIN_TOLERANCE: "1;32",
-    Likeness.DIFFERENT: "1;31",
+    Likeness.IDENTICAL: GOOD,
+    Likeness.WITHIN_TOLERANCE: GOOD,
+    Likeness.DIFFERENT: BAD,
 }
 ANSWERS = {
     Likeness.IDENTICAL: "same",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forensics.diagnose.state_health import StateHealth
-from forensics.render.ansi import BOLD
+from forensics.render.ansi import BAD, BOLD, GOOD
 from forensics.render.inspect_phrases import (
     HEADER,
     MOST_BAD,
@@ -20,8 +20,6 @@ from forensics.render.inspect_phrases import (
 )
 from forensics.render.page import Page
 from forensics.render.table import TextRow, put_table
-
-_RED, _GREEN = "1;31", "1;32"
 
 
 def render_inspect_text(
@@ -60,7 +58,7 @@ def _state(page: Page, health: StateHealth, before: StateHealth | None) -> None:
     page.paragraph(str(health.path), hang=2, code=BOLD)
     page.paragraph(facts(health), hang=2)
     page.blank()
-    page.labelled("VERDICT", verdict(health), code=_GREEN if health.finite else _RED)
+    page.labelled("VERDICT", verdict(health), code=GOOD if health.finite else BAD)
     if health.bad:
         page.blank()
         rows = [TextRow(bad_cells(bad)) for bad in health.bad[:MOST_BAD]]

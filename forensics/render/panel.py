@@ -65,6 +65,8 @@ def draw_series(axes: Axes, series: Series, heights: Heights, pen: Pen, name: st
     """Low to high as a band where places hold many rows, the middle as a line over it."""
     low, high, middle = (heights.of(v) for v in (series.low, series.high, series.middle))
     text = look.label(name or series.label)
+    if text != "_" and not np.isfinite(series.low).any():
+        text += ": no finite value"  # else its legend would promise a line
     style: Any = {"color": pen.colour, "label": text, "gid": series.name, "zorder": pen.order}
     if series.sparse or len(series.step) == 1:
         axes.plot(series.step, middle, ls="", marker="o", ms=3.5, mfc="white", **style)

@@ -10,7 +10,7 @@ import numpy as np
 from forensics.diagnose.chart_axis import Axis, Layout
 from forensics.diagnose.param_map import ParamMap, param_map
 from forensics.diagnose.series import runs_of
-from forensics.diagnose.wording import factor
+from forensics.diagnose.wording import counted, factor
 from forensics.errors import InputError
 from forensics.render import figure as look
 from forensics.render.chart_heights import Heights
@@ -66,7 +66,7 @@ def draw_params(map_: ParamMap) -> Figure:
         _nonfinite(axes, map_, np.logical_or.reduceat(map_.nonfinite, starts, axis=0))
         _marks(axes, map_, fold)
         _names(axes, map_, starts, height)
-        if image is not None:
+        if image is not None and (map_.norms > 0).any():
             _key(page.figure, axes, image)
         axes.set_title(
             "gradient norm (L2) of each parameter", loc="left", fontweight="bold", fontsize=9
@@ -83,9 +83,12 @@ def draw_params(map_: ParamMap) -> Figure:
 def _lines(map_: ParamMap, fold: int) -> list[str]:
     """What the marks say, in words."""
     story = map_.story
-    lines = [f"{len(map_.names):,} parameters in network order, {story.snapshots:,} snapshots"]
+    parameters = counted(len(map_.names), "parameter")
+    lines = [f"{parameters} in network order, {counted(story.snapshots, 'snapshot')}"]
     if np.isnan(map_.norms[~map_.nonfinite]).any():
         lines[0] += "; white where no gradient was taken"
+    if (map_.norms == 0).any():
+        lines[0] += "; darkest where the gradient is 0"
     if fold > 1:
         lines[0] += f"; the largest of each {fold} neighbours is drawn"
     if story.movers:
@@ -105,9 +108,9 @@ def _cells(axes: Axes, map_: ParamMap, norms: Any) -> Any:
     heights = _LOG.of(norms)
     finite = heights[np.isfinite(heights)]
     axes.set_ylim(len(norms) - 0.5, -0.5)
-    if len(finite) == 0:
+    if len(finite) == 0 and not (norms == 0).any():
         return None
-    low, high = float(finite.min()), float(finite.max())
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
     shown = np.where(norms == 0, low - 1, heights)
     colours = matplotlib.colormaps["cividis"].with_extremes(bad="white", under="#00112B")
     return axes.imshow(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from forensics.diagnose.finding import Severity
 from forensics.diagnose.param_facts import FirstBad, ParamSeries, ParamStory, Standing
 from forensics.diagnose.wording import counted, factor, number, percent
-from forensics.render.ansi import BOLD
+from forensics.render.ansi import BAD, BOLD, GOOD, severity_code
 from forensics.render.page import Page
 from forensics.render.table import TextRow, put_table
 
@@ -27,7 +28,7 @@ def render_params_text(
     page.paragraph(f"{story.path}   {_extent(story)}", hang=2, code=BOLD)
     page.blank()
     page.labelled("AT", where(story))
-    page.labelled("BAD", first_bad(story))
+    page.labelled("BAD", first_bad(story), code=GOOD if story.first_bad is None else BAD)
     if story.bad_state is not None:
         page.labelled("", story.bad_state.sentence())
     _movers(page, story)
@@ -101,6 +102,7 @@ def _movers(page: Page, story: ParamStory) -> None:
         page.labelled(
             "" if number_ else "MOVED",
             f"{mover.since:,}→ {mover.name} {factor(mover.growth)} its own baseline",
+            code=severity_code(Severity.WARNING),
         )
     more = len(story.movers) - MOST_MOVERS
     rest = f"{more} more; " if more > 0 else ""
@@ -112,7 +114,12 @@ def _table(page: Page, title: str, rows: Sequence[Standing]) -> None:
         return
     page.blank()
     header = (title, "norm", "share", "growth", "weight", "upd/wt")
-    put_table(page, header, [TextRow((row.name, *numbers(row))) for row in rows])
+    put_table(page, header, [TextRow((row.name, *numbers(row)), _codes(row)) for row in rows])
+
+
+def _codes(row: Standing) -> tuple[str, ...]:
+    """The colours of a row: what is not finite stands out."""
+    return ("", BAD if row.nonfinite else "", "", "", "", "")
 
 
 def numbers(row: Standing) -> tuple[str, ...]:

@@ -78,12 +78,16 @@ class PlotPage:
         """One step axis for lanes and panels, its numbers below the last of them."""
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-        room = max(0.5, 0.012 * (last - first), 1e-9 * abs(last))
+        # Steps beyond 1e12 need room around them to be told apart by what draws the axis.
+        room = max(0.5, 0.012 * (last - first), 1e-12 * abs(last))
+        large = abs(last) >= 1e8  # numbers so long that the last would run out of the page
         every = [self.lanes, *self.panels] if self.lanes is not None else self.panels
         for axes in every:
             axes.set_xlim(first - room, last + room)
             axes.xaxis.set_major_locator(
-                MaxNLocator(4 if abs(last) >= 1e9 else 9, integer=True, min_n_ticks=1)
+                MaxNLocator(
+                    5 if large else 9, integer=True, min_n_ticks=1, prune="upper" if large else None
+                )
             )
             axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
             axes.tick_params(labelbottom=axes is every[-1], length=2.5)

@@ -10,7 +10,7 @@ from forensics.diagnose.chart_parts import Band, Chart, ChartSeries
 from forensics.diagnose.chart_source import diagnosed
 from forensics.diagnose.finding import Diagnosis, RunFacts
 from forensics.diagnose.report_order import ROOT
-from forensics.diagnose.wording import sentence
+from forensics.diagnose.wording import counted, sentence
 from forensics.errors import InputError
 from forensics.render import figure as look
 from forensics.render.panel import PENS, Pen, draw_chart, head, say_nothing_finite
@@ -87,7 +87,10 @@ def _panel(axes: Axes, chart: Chart, bands: tuple[Band, ...]) -> None:
 
 def lane_text(band: Band, run: RunFacts) -> str:
     """``nonfinite-loss · 9 → 229 · error · root``: as the report's row says it."""
-    parts = (band.rule, span(band.head, run), band.severity.word, band.relation)
+    where = span(band.head, run)
+    if len(band.spans) > 1:
+        where += f" and {counted(len(band.spans) - 1, 'more episode')}"
+    parts = (band.rule, where, band.severity.word, band.relation)
     return " · ".join(filter(None, parts))
 
 

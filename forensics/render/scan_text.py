@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from forensics.diagnose.finding import Severity
+from forensics.diagnose.finding import Severity, Status
 from forensics.diagnose.survey import SurveyRow, shown_path
 from forensics.diagnose.wording import percent
-from forensics.render.ansi import severity_code
+from forensics.render.ansi import severity_code, status_code
 from forensics.render.page import Page
 from forensics.render.table import TextRow, put_table
 
@@ -65,7 +65,9 @@ def word(row: SurveyRow) -> str:
 def _code(row: SurveyRow) -> str:
     if not row.readable:
         return severity_code(Severity.WARNING)
-    return severity_code(row.severity) if row.root and row.severity is not None else ""
+    if row.root and row.severity is not None:
+        return severity_code(row.severity)
+    return status_code(Status(row.status))
 
 
 def tally(rows: Sequence[SurveyRow]) -> str:

@@ -42,6 +42,22 @@ def test_a_million_rows_are_small_and_soon_ready(page: Page) -> None:
     assert "highest 40 at 500,000" in page.texts("#run-1-loss-summary")[0]
 
 
+def test_the_rows_around_a_finding_are_there_one_by_one_in_a_million(page: Page) -> None:
+    page.open("million")
+    bands = page.js("JSON.parse(document.getElementById('data').textContent)['run-1'].charts.bands")
+    page.click(".lane", next(i for i, b in enumerate(bands) if b["rule"] == "nonfinite-loss"))
+    page.driver.execute_script(
+        "const form = document.querySelector('.zoom');"
+        "form.elements.from.value = 899990; form.elements.to.value = 900010;"
+        "form.requestSubmit();"
+    )
+    page.hover(LOSS, 9 / 20)
+    assert "step 899,999" in legend(page, "loss")
+    assert " to " not in legend(page, "loss")  # the value of one row, and no range
+    page.hover(LOSS, 10 / 20)
+    assert "loss NaN" in legend(page, "loss")
+
+
 def test_an_injected_script_does_not_run(page: Page) -> None:
     page.open("spiked")
     page.driver.execute_script(

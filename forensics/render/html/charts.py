@@ -20,7 +20,9 @@ from forensics.runlog.steps import FloatArray, IntArray
 DIGITS = 6
 """Significant digits of a value in the page: more than a chart, or a hover over it, can show."""
 MOST_SPANS = 200
-"""Episodes of one finding, or non-finite stretches of one series, that are drawn."""
+"""Episodes of one finding that are drawn."""
+MOST_STRETCHES = 10_000
+"""Non-finite stretches of one series that are drawn."""
 _KINDS = {
     Mark.GROWTH: "growth",
     Mark.BACKOFF: "backoff",
@@ -72,7 +74,7 @@ def _chart(chart: Chart, grid: IntArray) -> dict[str, Any]:
         "layout": chart.axis.layout.value,
         "linearTo": rounded(chart.axis.linear_to),
         "series": [_series(series, grid) for series in chart.series],
-        "nonfinite": [_span(span) for span in chart.nonfinite[:MOST_SPANS]],
+        "nonfinite": [_span(span) for span in chart.nonfinite[:MOST_STRETCHES]],
         "marks": [_marks(marks) for marks in chart.marks],
         "limits": [
             {"label": visible(limit.label), "value": rounded(limit.value)} for limit in chart.limits

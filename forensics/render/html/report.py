@@ -25,6 +25,8 @@ from forensics.render.html.view import run_view
 
 PLACES = 6_000
 """Stretches of steps a chart has: six for each pixel of a wide page, so a zoom shows more."""
+CLOSE_UP = 2
+"""Rows around the findings that have a stretch of their own, for each of these stretches."""
 LEAST_PLACES = 500
 ALL_PLACES = 30_000
 """Stretches of all runs of a page together; many runs get fewer each."""
@@ -46,7 +48,13 @@ def render_html(
     """
     places = max(LEAST_PLACES, min(PLACES, ALL_PLACES // max(len(diagnoses), 1)))
     runs = [
-        run_view(diagnosis, f"run-{number}", places=places, settings=settings)
+        run_view(
+            diagnosis,
+            f"run-{number}",
+            places=places,
+            close_up=CLOSE_UP * places,
+            settings=settings,
+        )
         for number, diagnosis in enumerate(diagnoses, start=1)
     ]
     data = {run.key: {"charts": run.chart_data, "markdown": run.markdown} for run in runs}

@@ -108,7 +108,9 @@ class RunView:
     markdown: str
 
 
-def run_view(diagnosis: Diagnosis, key: str, *, places: int, settings: str = "") -> RunView:
+def run_view(
+    diagnosis: Diagnosis, key: str, *, places: int, close_up: int = 0, settings: str = ""
+) -> RunView:
     """A run's section.
 
     Args:
@@ -116,10 +118,13 @@ def run_view(diagnosis: Diagnosis, key: str, *, places: int, settings: str = "")
             configuration, which are left out where it is None.
         key: unique in the page.
         places: stretches of steps that a chart has at most.
+        close_up: rows around the findings that have a stretch of their own besides, at most.
         settings: the file that changed rules or thresholds, if any.
     """
     run = diagnosis.source
-    charts = None if run is None else chart_series(run, diagnosis, places=places)
+    charts = None
+    if run is not None:
+        charts = chart_series(run, diagnosis, places=places, close_up=close_up)
     result, notes = (None, ()) if run is None else bisection_of(run)
     return RunView(
         key=key,

@@ -44,6 +44,24 @@ def test_each_place_holds_the_extremes_of_its_rows(log: tuple[np.ndarray, np.nda
 
 
 @settings(deadline=None, max_examples=60)
+@given(logs(), st.sets(st.integers(0, 59)))
+def test_rows_kept_apart_have_a_place_each_and_the_others_lose_nothing(
+    log: tuple[np.ndarray, np.ndarray, int], apart: set[int]
+) -> None:
+    step, values, places = log
+    kept = np.array(sorted(row for row in apart if row < len(step)), dtype=np.int64)
+    grid, plain = Grid.of(step, places, kept), Grid.of(step, places)
+    alone = grid.starts[grid.ends - grid.starts == 1]
+    assert np.isin(kept, alone).all()
+    assert np.isin(plain.starts, grid.starts).all()
+    assert len(grid) <= len(plain) + 2 * len(kept)
+    finite = np.where(np.isfinite(values), values, np.nan)
+    assert np.array_equal(
+        grid.low(finite)[np.isin(grid.starts, kept)], finite[kept], equal_nan=True
+    )
+
+
+@settings(deadline=None, max_examples=60)
 @given(logs())
 def test_spans_hold_every_bad_row_and_begin_and_end_with_one(
     log: tuple[np.ndarray, np.ndarray, int],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from forensics.diagnose.chart_axis import Axis, Layout, axis_of
 from forensics.diagnose.chart_parts import Chart, Mark
-from forensics.diagnose.chart_series import charts_of
+from forensics.diagnose.chart_series import charts_of, rows_near
 from forensics.diagnose.engine import diagnose
+from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.report_order import report_order
+from forensics.diagnose.series import runs_of
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.manifest import Manifest, ScalerPolicy
 from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, calm, run_of, with_values
@@ -55,6 +59,55 @@ def test_the_steps_of_all_lines_are_the_same() -> None:
     assert len(grids) > 4
     assert all(np.array_equal(grid, grids[0]) for grid in grids)
     assert len(grids[0]) == 100
+
+
+def finding(first: int, last: int, severity: Severity = Severity.ERROR, rule: str = "x") -> Finding:
+    return Finding(rule=rule, severity=severity, message="", first_step=first, last_step=last)
+
+
+def near(rows: int, *findings: Finding, most: int = 10**6) -> list[tuple[int, int]]:
+    diagnosis = replace(diagnose(run_of(calm(5)).run), findings=findings)
+    diagnosis = replace(diagnosis, verdict=replace(diagnosis.verdict, root=None, consequences=()))
+    found = rows_near(np.arange(rows) * 2, diagnosis, most)
+    assert found is not None
+    mask = np.zeros(rows, dtype=bool)
+    mask[found] = True
+    return [*zip(*(ends.tolist() for ends in runs_of(mask)), strict=True)]
+
+
+def test_rows_near_a_short_finding_reach_500_to_either_side() -> None:
+    assert near(10_000, finding(8_000, 8_002)) == [(3_500, 4_501)]
+    assert near(10_000, finding(0, 0), finding(19_998, 19_998, rule="y")) == [
+        (0, 500),
+        (9_499, 9_999),
+    ]
+
+
+def test_rows_near_the_ends_of_a_long_finding() -> None:
+    assert near(10_000, finding(4_000, 16_000)) == [(1_500, 2_499), (7_501, 8_500)]
+
+
+def test_rows_near_findings_are_at_most_so_many_and_every_kind_comes_first() -> None:
+    spikes = [finding(2 * k, 2 * k) for k in range(2_000, 60_000, 2_000)]
+    other = finding(140_000, 140_000, Severity.INFO, "y")
+    found = near(80_000, *spikes, other, most=3_003)
+    assert sum(last - first + 1 for first, last in found) == 3_003
+    assert found[0] == (1_500, 2_500)
+    assert found[-1] == (69_500, 70_500)
+
+
+def test_a_close_up_has_the_rows_of_a_finding_as_the_log_has_them() -> None:
+    columns = calm(60_000, loss=with_values(calm(60_000)["loss"], [40_001], NAN))
+    signals = run_of(columns, FP32)
+    series = charts_of(signals, diagnose(signals.run), places=100, close_up=5_000)
+    loss = series.charts[0].series[0]
+    rows = np.flatnonzero((loss.step >= 39_600) & (loss.step <= 40_400))
+    assert loss.step[rows].tolist() == [*range(39_600, 40_401)]
+    expected = np.where(np.arange(60_000) == 40_001, NAN, columns["loss"])[39_600:40_401]
+    assert np.array_equal(loss.middle[rows], expected, equal_nan=True)
+    assert len(loss.step) < 5_400
+    assert [(s.first_step, s.last_step) for s in series.charts[0].nonfinite] == [(40_001, 40_001)]
+    assert len(charts_of(signals, None, places=100, close_up=5_000).charts[0].series[0].step) == 100
 
 
 def test_zeros_on_a_logarithmic_axis_are_marked() -> None:

@@ -43,16 +43,32 @@ def pixels(figure: Figure, width: int = 400) -> np.ndarray:
     return np.asarray(grey)
 
 
-def overlapping_texts(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts of which one lies on the other (more than a pixel)."""
+def _boxes(figure: Figure) -> list[tuple[str, Any]]:
+    """Every text that is drawn, and where."""
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     shown = figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_visible())
-    boxes = [
+    return [
         (text.get_text(), text.get_window_extent(renderer))
         for text in shown
-        if text.get_text().strip() and _is_drawn(text)
+        if text.get_text().strip() and _is_drawn(figure, text)
     ]
+
+
+def cut_texts(figure: Figure) -> list[str]:
+    """Texts that run out of the page by more than a pixel; those wholly outside are not drawn."""
+    boxes, (wide, high) = _boxes(figure), figure.bbox.size
+    return [
+        text
+        for text, box in boxes
+        if (box.x0 < -1 or box.y0 < -1 or box.x1 > wide + 1 or box.y1 > high + 1)
+        and (box.x1 > 0 and box.y1 > 0 and box.x0 < wide and box.y0 < high)
+    ]
+
+
+def overlapping_texts(figure: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts of which one lies on the other (more than a pixel)."""
+    boxes = _boxes(figure)
     found = []
     for place, (text, box) in enumerate(boxes):
         for other, b in boxes[place + 1 :]:
@@ -63,11 +79,11 @@ def overlapping_texts(figure: Figure) -> list[tuple[str, str]]:
     return found
 
 
-def _is_drawn(text: Text) -> bool:
+def _is_drawn(figure: Figure, text: Text) -> bool:
     """Is it no tick label outside its axis, nor one that its panel hides?"""
     axes = text.axes
-    if axes is None:
-        return True
+    if axes is None:  # of the figure itself, or of a tick that is no longer used
+        return text in figure.texts
     x, y = text.get_unitless_position()
     ticks = {*axes.get_xticklabels(), *axes.get_yticklabels()}
     if text not in ticks:

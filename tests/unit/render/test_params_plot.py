@@ -90,6 +90,15 @@ def test_any_number_of_parameters_fits_on_a_page(tmp_path: Path, count: int) -> 
     assert overlapping_texts(figure) == []
 
 
+def test_gradients_of_zero_are_drawn_and_told_from_none(tmp_path: Path) -> None:
+    figure = plot_params(run_with(tmp_path, ["a", "b"], {0: [0.0, 0.0]}))
+    (image,) = by_gid(figure, "norms")
+    assert not np.ma.getmaskarray(image.get_array()).any()
+    assert "2 parameters in network order, 1 snapshot; darkest where the gradient is 0" in texts(
+        figure
+    )
+
+
 def test_a_hostile_name_stays_text(tmp_path: Path) -> None:
     name = "$\\alpha$\x1b[2J\n" + "w" * 300
     figure = plot_params(run_with(tmp_path, [name, "b"], {0: [1.0, 2.0], 1: [np.nan, 0.0]}))

@@ -129,6 +129,14 @@ def test_text_names_a_bad_parameter_in_the_table() -> None:
     assert "7 bad" in text
 
 
+def test_colour_says_what_is_bad_beside_the_word() -> None:
+    sick = render_params_text(story(top=(standing("a.weight", NAN, nonfinite=3),)), colour=True)
+    assert "\x1b[1;31mBAD\x1b[0m" in sick
+    assert "\x1b[1;31m3 bad\x1b[0m" in sick
+    assert "\x1b[33mMOVED\x1b[0m" in sick
+    assert "\x1b[1;32mBAD\x1b[0m" in render_params_text(story(first_bad=None), colour=True)
+
+
 def test_bars_are_on_a_log_scale() -> None:
     assert len(bar(1.0, 1.0)) == 12
     assert len(bar(0.01, 1.0)) == 6

@@ -20,7 +20,14 @@ from forensics.render.run_plot import plot_run
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.manifest import Manifest
 from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, calm, run_of, with_values
-from tests.unit.render.drawn import by_gid, legend_texts, overlapping_texts, texts, titles
+from tests.unit.render.drawn import (
+    by_gid,
+    cut_texts,
+    legend_texts,
+    overlapping_texts,
+    texts,
+    titles,
+)
 
 SAMPLES = Path(__file__).parents[3] / "sample_runs"
 RUNS = ("fp16-overflow", "healthy-gpt", "lr-too-high", "nan-applied", "target-spike", "vanishing")
@@ -35,6 +42,7 @@ def test_a_sample_is_drawn_and_no_text_lies_on_another(name: str) -> None:
     diagnosis = forensics.load_run(SAMPLES / name).diagnose()
     figure = diagnosis.plot()
     assert overlapping_texts(figure) == []
+    assert cut_texts(figure) == []
     assert titles(figure)[:2] == ["loss", "gradient norm (L2)"]
     said = texts(figure)
     for number, group in enumerate(report_order(diagnosis), 1):
@@ -149,6 +157,33 @@ def test_a_panel_without_a_finite_value_says_so() -> None:
     figure = plot_run(diagnosis_of(calm(30, loss=np.full(30, NAN))))
     assert "no finite value" in texts(figure)
     assert "NaN: 30 rows" in legend_texts(figure)
+
+
+@pytest.mark.parametrize("first", [999_000, 123_456_789, 123_456_789_000, 10**15])
+@pytest.mark.parametrize("stride", [1, 7])
+def test_large_steps_fit_on_the_page_and_fill_it(first: int, stride: int) -> None:
+    figure = plot_run(diagnosis_of(calm(300, step=first + stride * np.arange(300))))
+    assert cut_texts(figure) == []
+    assert overlapping_texts(figure) == []
+    low, high = figure.axes[-1].get_xlim()
+    assert 299 * stride > 0.9 * (high - low) or first == 10**15
+    assert len([t for t in figure.axes[-1].get_xticks() if low < t < high]) >= 2
+
+
+def test_a_validation_loss_that_is_never_finite_is_said_to_be() -> None:
+    columns = calm(20, val_loss=np.full(20, INF))
+    assert "validation loss: no finite value" in legend_texts(plot_run(diagnosis_of(columns)))
+
+
+def test_a_finding_of_several_episodes_counts_them_in_its_lane() -> None:
+    from forensics.diagnose.finding import Finding, Severity
+
+    episodes = tuple(
+        Finding(rule="x", severity=Severity.ERROR, message="m", first_step=i, last_step=i)
+        for i in (5, 9, 13)
+    )
+    diagnosis = replace(diagnosis_of(calm(20)), findings=episodes)
+    assert "x · 5 and 2 more episodes · error" in texts(plot_run(diagnosis))
 
 
 def test_epochs_are_named_below() -> None:

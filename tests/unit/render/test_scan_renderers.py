@@ -48,6 +48,13 @@ def test_text_is_a_table_with_the_next_command() -> None:
     assert "NEXT forensics report 'runs/gpt 7b'" in lines
 
 
+def test_colour_goes_by_severity_beside_the_word() -> None:
+    text = render_scan_text(ROWS, colour=True)
+    assert "\x1b[1;31mcritical\x1b[0m" in text
+    assert "\x1b[33munreadable\x1b[0m" in text
+    assert "\x1b[1;32mhealthy\x1b[0m" in text
+
+
 def test_text_without_trouble_gives_no_command() -> None:
     text = render_scan_text(ROWS[2:])
     assert "NEXT" not in text

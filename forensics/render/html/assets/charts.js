@@ -141,7 +141,8 @@
 
     showBand(band) {
       const [first, last] = band.spans[0];
-      const room = Math.max((last - first) * 0.25, (this.ends[1] - this.ends[0]) * 0.02, 5);
+      // Near enough to see single rows, which a finding has around it.
+      const room = Math.max((last - first) * 0.25, Math.min((this.ends[1] - this.ends[0]) * 0.02, 100), 5);
       this.show(first - room, last + room);
     }
 
