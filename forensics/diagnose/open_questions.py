@@ -7,6 +7,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.next_command import has_state_before, trains_from_the_start
 from forensics.diagnose.optimizer_facts import divides_by_its_size
+from forensics.diagnose.reward_driven import WHY, learns_from_rewards
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.runlog.log_facts import PER_EPOCH
@@ -120,6 +121,8 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
     gaps = []
     if not signals.has("loss"):
         gaps.append("No loss column: spikes, divergence and plateaus could not be judged.")
+    elif learns_from_rewards(signals):
+        gaps.append(f"{_sentence(WHY)}: divergence and plateaus of the loss were not judged.")
     if not signals.has("grad_l2_pre_clip"):
         gaps.append("No gradient norms: explosion, vanishing and clipping could not be judged.")
     if not signals.skips_known.any() and not signals.has("scaler_scale"):

@@ -13,7 +13,8 @@ Evidence
     A dozen neighbouring losses, where the swing is plain to see.
 
 Silent when
-    The loss falls meanwhile, the swings are small, or fewer than 60 losses are finite. Noise alone
+    The loss falls meanwhile, the swings are small, fewer than 60 losses are finite, or the log
+    holds rewards: the loss of a policy gradient swings with its sign. Noise alone
     has an autocorrelation of 0 ± 0.06 in 256 steps; batches in a fixed order have a period of
     their own, which is stronger than that of two steps.
 """
@@ -26,6 +27,7 @@ import numpy as np
 
 from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.reward_driven import learns_from_rewards
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
 from forensics.diagnose.series import MAD_TO_SIGMA, episodes, median, row_medians, sigma
@@ -57,7 +59,7 @@ def loss_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     """Yield one finding an episode."""
     rows, loss = signals.finite_loss.rows, signals.finite_loss.values
     size = min(thresholds.window, len(rows))
-    if size < thresholds.least:
+    if size < thresholds.least or learns_from_rewards(signals):
         return
     blocks = loss[: len(loss) // size * size].reshape(-1, size)
     likely = _turns_often(blocks)

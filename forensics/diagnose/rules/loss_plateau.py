@@ -14,8 +14,9 @@ Evidence
 
 Silent when
     A loss is 0 or negative, its noise is above 20 %, the log does not begin at the start, fewer
-    than 100 losses are finite, or the noise is too large to exclude that it fell by more than
-    1.2 %: fine-tuning often gains no more than that.
+    than 100 losses are finite, the log holds rewards (by which reinforcement learning is judged),
+    or the noise is too large to exclude that it fell by more than 1.2 %: fine-tuning often gains
+    no more than that.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from forensics.diagnose.clipping import STARVED, clip_of, cut
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.loss_course import BLOCKS, NO_GAIN, Course, course, never_learned
 from forensics.diagnose.optimizer_facts import divides_by_its_size
+from forensics.diagnose.reward_driven import WHY, learns_from_rewards
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
@@ -53,6 +55,8 @@ class Thresholds:
 
 
 def _too_little(signals: Signals, thresholds: Thresholds) -> str:
+    if learns_from_rewards(signals):
+        return WHY
     count = len(course(signals).loss)
     return f"too few losses ({thresholds.rows} needed)" if count < thresholds.rows else ""
 
@@ -62,6 +66,8 @@ def loss_plateau(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding."""
     path = course(signals)
     if len(path.loss) < thresholds.rows or path.medians.min() <= 0:
+        return
+    if learns_from_rewards(signals):
         return
     if path.row_noise > thresholds.noise * median(path.medians):
         return

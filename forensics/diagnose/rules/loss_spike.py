@@ -18,8 +18,9 @@ Silent when
     Fewer than 8 losses came before, the losses just before or after it are as noisy (noise grows
     as a loss falls from its start), or the rise takes more than about 16 steps (that is a
     divergence). An info when the loss recovers, when the log ends before it could, when its level
-    shifts (a curriculum, other data), when a crowd of spikes is the heavy tail of the noise, or
-    when the loss is below a twentieth of its start: there single samples tower over the rest.
+    shifts (a curriculum, other data), when a crowd of spikes is the heavy tail of the noise, when
+    the loss is below a twentieth of its start (there single samples tower over the rest), or
+    beside rewards, which measure what the loss of a policy gradient does not.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.reward_driven import learns_from_rewards
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
 from forensics.diagnose.series import median
@@ -94,7 +96,8 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     for group, serious in told_groups(spikes, thresholds, is_serious):
         top = group.start + int(np.argmax(spikes.height[group.start : group.end + 1]))
         view = _View(signals, spikes, level, group, top, bool(shifts[top]))
-        yield _finding(view, Severity.WARNING if serious else Severity.INFO)
+        told = serious and not learns_from_rewards(signals)
+        yield _finding(view, Severity.WARNING if told else Severity.INFO)
 
 
 def _is_serious(
