@@ -16,7 +16,7 @@ from forensics.diagnose.wording import number, percent, span, steps
 from forensics.runlog.log_facts import INTERRUPT, LogFacts
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
-from forensics.runlog.steps import StepTable
+from forensics.runlog.steps import FloatArray, StepTable
 
 NOTABLE_SKIPS = 0.05
 """Share of skipped steps above which superseded rows are worth a word; the same share that makes a
@@ -25,6 +25,8 @@ SURE = 0.9
 """Confidence from which the reader of a foreign log is not worth a word."""
 MOST_BRACKETS = 6
 """Stretches with skipped steps that are told one by one."""
+_SINCE_1970 = 1e9
+"""Seconds from which a first reading is the time of day, not time that has gone: it is of 2001."""
 _QUEUE = re.compile(r"CANCELLED(?:.*DUE TO ([A-Z ]+[A-Z]))?|(?:PBS|TERM_[A-Z]+): job killed")
 """How a scheduler says that it ended a job, and why where it does."""
 
@@ -92,23 +94,37 @@ def _duration(signals: Signals) -> float | None:
         clock = signals.column("time_s")
         clock = clock[np.isfinite(clock) & (clock >= 0)]
         if len(clock):
-            # The clock starts at 0 in every segment, so a fall marks a resume.
-            gone = np.diff(clock, prepend=0.0)
-            return float(np.where(gone >= 0, gone, clock).sum())
+            return _elapsed(clock)
     manifest = signals.run.manifest
     return _segments_duration(manifest) if manifest is not None else None
 
 
+def _elapsed(clock: FloatArray) -> float:
+    """Seconds that a clock of elapsed time has told, shape (N,): it starts near 0 in every segment.
+
+    A fall far down marks a resume; a small one is a clock that was set back, and counts nothing.
+    """
+    before = np.concatenate(([0.0 if clock[0] < _SINCE_1970 else clock[0]], clock[:-1]))
+    resumed = np.where(clock < before / 2, clock, 0.0)
+    return float(np.where(clock >= before, clock - before, resumed).sum())
+
+
 def _segments_duration(manifest: Manifest) -> float | None:
-    """Wall-clock seconds of all segments; None where one has no end (it runs, or was killed)."""
+    """Wall-clock seconds of all segments; None where one has no end (it runs, or was killed).
+
+    None, too, where one ends before it begins: the clock was set back, and nothing tells by what.
+    """
     total = 0.0
     for segment in manifest.segments:
         try:
             begin = datetime.fromisoformat(segment.started)
             end = datetime.fromisoformat(segment.ended or "")
-            total += (end - begin).total_seconds()
+            lasted = (end - begin).total_seconds()
         except (ValueError, TypeError):  # not a time, or one with and one without a zone
             return None
+        if lasted < 0:
+            return None
+        total += lasted
     return total if total > 0 else None
 
 

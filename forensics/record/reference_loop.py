@@ -72,7 +72,7 @@ def record_run(
         TrainingRaisedError: the training raised; everything up to that step is on disk.
         KeyboardInterrupt: recorded as ``interrupted``, and raised again.
     """
-    with locked_directory(options) as lock:
+    with locked_directory(options, say) as lock:
         point = find_resume_point(options, recipe.name, config, say) if options.resume else None
         with _threads_of(point):
             recording = _begin(_set_up(recipe, config, options, say), point, lock)

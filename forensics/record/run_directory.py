@@ -40,7 +40,9 @@ class ResumePoint:
 
 
 @contextmanager
-def locked_directory(options: RecordOptions) -> Iterator[RunLock]:
+def locked_directory(
+    options: RecordOptions, say: Callable[[str], None] | None = None
+) -> Iterator[RunLock]:
     """Make the directory and hold its lock.
 
     Raises:
@@ -54,7 +56,7 @@ def locked_directory(options: RecordOptions) -> Iterator[RunLock]:
             where=out,
             hint="--resume continues it, --overwrite removes it, or choose another --out",
         )
-    lock = RunLock(out, takeover=options.resume or options.overwrite)
+    lock = RunLock(out, takeover=options.resume or options.overwrite, say=say)
     with changing(out):
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
@@ -16,6 +19,12 @@ from forensics.errors import UsageError
 from forensics.frozen import dataclass
 
 LOCK_NAME = "run.lock"
+QUIET_S = 60.0
+"""Seconds that a run whose process cannot be asked (it is on another machine) must have been quiet
+before it is taken over: longer than most steps take, and than NFS clients cache a file's size."""
+_LOOK_S = 0.5
+_GROWING = ("steps.csv", "run.json")
+"""What a recording writes as it goes on."""
 
 
 class Holding(Enum):
@@ -44,7 +53,7 @@ class LockHolder:
 
     def state(self) -> Holding:
         """Live, dead, or unknown (another machine, or an unreadable lock)."""
-        if self.pid <= 0 or self.host != socket.gethostname():
+        if self.pid <= 0 or self.host != _host():
             return Holding.UNKNOWN
         if not _alive(self.pid):
             return Holding.DEAD
@@ -60,18 +69,27 @@ class RunLock:
         run_dir: the run directory; it must exist.
         takeover: take a lock over whose process is gone or cannot be asked (another machine).
             Only ``--resume`` and ``--overwrite`` say so.
+        say: told in one line that, and why, taking it will last.
     """
 
-    def __init__(self, run_dir: str | os.PathLike[str], *, takeover: bool = False) -> None:
+    def __init__(
+        self,
+        run_dir: str | os.PathLike[str],
+        *,
+        takeover: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         self.path = Path(run_dir) / LOCK_NAME
         self.takeover = takeover
+        self._say = say
         self._held = False
 
     def acquire(self, *, takeover: bool | None = None) -> None:
         """Take the lock.
 
         Raises:
-            UsageError: it is held: by a live process, or by a dead one and ``takeover`` is off.
+            UsageError: it is held: by a live process (one on another machine still writes), or
+                by a dead one and ``takeover`` is off.
             OSError: the lock file cannot be written.
         """
         allowed = self.takeover if takeover is None else takeover
@@ -82,14 +100,18 @@ class RunLock:
             state = holder.state()
             if state is Holding.LIVE or not allowed:
                 raise _refusal(self.path.parent, holder, state)
-            self._set_aside()
+            if state is Holding.UNKNOWN and self._still_written(holder):
+                raise _refusal(self.path.parent, holder, Holding.LIVE)
+            self._set_aside(holder)
         self._held = True
 
     def release(self) -> None:
-        """Give the lock back; safe to call twice."""
+        """Give the lock back; safe to call twice, and no harm to one that was taken over."""
         if self._held:
             self._held = False
-            self.path.unlink(missing_ok=True)
+            holder = read_lock(self.path)
+            if holder is not None and (holder.pid, holder.host) == (os.getpid(), _host()):
+                self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -107,7 +129,7 @@ class RunLock:
         """Create the lock file; False when there is one. Only one of two racers creates it."""
         mine = LockHolder(
             pid=os.getpid(),
-            host=socket.gethostname(),
+            host=_host(),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             birth=_birth(os.getpid()),
         )
@@ -132,14 +154,79 @@ class RunLock:
             return False
         return True
 
-    def _set_aside(self) -> None:
-        """Remove a stale lock; of two processes that try, the rename lets one succeed."""
-        grave = self.path.with_name(f".{LOCK_NAME}.{os.getpid()}.stale")
+    def _set_aside(self, judged: LockHolder) -> None:
+        """Remove the stale lock that was judged, and no other that has come in its place.
+
+        Of several processes that judge the same file only one at a time looks and removes.
+        """
         try:
-            os.replace(self.path, grave)
+            descriptor = os.open(self.path, os.O_RDWR)
         except FileNotFoundError:
             return
-        grave.unlink(missing_ok=True)
+        try:
+            _exclude_others(descriptor)
+            if _is_at(descriptor, self.path) and read_lock(self.path) == judged:
+                self.path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+    def _still_written(self, holder: LockHolder) -> bool:
+        """Does a process that cannot be asked go on writing? Waits until the run is quiet."""
+        before = _last_write(self.path.parent)
+        if before is None:
+            return False
+        # The file server's clock on both sides: that of the other machine may differ from ours.
+        age = (self._server_time() - before) / 1e9
+        end = time.monotonic() + min(max(QUIET_S - age, 0.0), QUIET_S)
+        if end - time.monotonic() > 1 and self._say is not None:
+            self._say(
+                f"{self.path.parent}: waiting up to {end - time.monotonic():.0f} s to see whether "
+                f"process {holder.pid} on {holder.host} still writes"
+            )
+        while time.monotonic() < end:
+            time.sleep(min(_LOOK_S, max(end - time.monotonic(), 0.0)))
+            if _last_write(self.path.parent) != before:
+                return True
+        return False
+
+    def _server_time(self) -> int:
+        """Nanoseconds since the epoch, by the clock that stamps the files of the run."""
+        probe = self.path.with_name(f".{LOCK_NAME}.{os.getpid()}.time")
+        try:
+            probe.write_bytes(b"")
+            return probe.stat().st_mtime_ns
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return socket.gethostname()
+
+
+def _exclude_others(descriptor: int) -> None:
+    """Wait until no other process looks at this very file; nothing where the system has no lock."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Is the open file the one that has the name now?"""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
+
+
+def _last_write(run_dir: Path) -> int | None:
+    """When the run was last written, ns since the epoch; None where it has no such file."""
+    found = []
+    for name in _GROWING:
+        # Opened, not only asked for: that makes an NFS client look at the server.
+        with suppress(OSError), (run_dir / name).open("rb") as file:
+            found.append(os.fstat(file.fileno()).st_mtime_ns)
+    return max(found, default=None)
 
 
 def read_lock(path: Path) -> LockHolder | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fire.fork_server import ForkServer
+from tests.fire.starving import can_mount
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +29,11 @@ def fast_place() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="forensics-", dir=memory if usable else None))
     yield place
     shutil.rmtree(place)
+
+
+@pytest.fixture(scope="module")
+def mounts(forks: ForkServer, fast_place: Path) -> None:
+    """Skip where no child can have a disk of its own."""
+    (fast_place / "probe").mkdir()
+    if forks.start(can_mount, fast_place / "probe", said=fast_place / "probe.said").wait():
+        pytest.skip("this machine lets nobody mount")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,15 @@ PAGE = 4096
 _NEW_NAMESPACE = 0x00020000  # CLONE_NEWNS, sched.h
 _PRIVATE = 1 << 18 | 1 << 14  # MS_PRIVATE | MS_REC, sys/mount.h
 _REMOUNT = 32  # MS_REMOUNT
+_READ_ONLY = 1  # MS_RDONLY
 
 
 def mount_small(place: Path, size: int, flags: int = 0) -> None:
-    """Mount a file system of ``size`` bytes in memory, seen by this process alone; OSError."""
+    """Mount a file system of ``size`` bytes in memory, seen by this process alone.
+
+    Raises:
+        OSError: the system does not let us.
+    """
     if not flags:
         _call("unshare", _NEW_NAMESPACE)
         _call("mount", None, b"/", None, _PRIVATE, None)
@@ -119,3 +125,54 @@ def _fill(path: Path) -> None:
     with suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(PAGE))
+
+
+def make_read_only(place: Path) -> None:
+    """Let nobody write below a folder that ``mount_small`` has mounted."""
+    _call("mount", None, os.fsencode(place), None, _REMOUNT | _READ_ONLY, None)
+
+
+def use_read_only(run: str, place: str) -> int:
+    """Let every verb work on a run that nobody can write; ``place`` + ``.json`` tells how it went.
+
+    Per case: the exit code, and what it said on standard error.
+    """
+    folder = Path(place)
+    (folder / "free").mkdir(parents=True)
+    mount_small(folder, 64 << 20)
+    shutil.copytree(run, folder / "run")
+    make_read_only(folder)
+    there = str(folder / "run")
+    new = {"steps": 8}
+    cases: dict[str, Callable[[], int]] = {
+        "report": lambda: main(["report", there]),
+        "params": lambda: main(["params", there]),
+        "inspect": lambda: main(["inspect", f"{there}/checkpoints"]),
+        "compare": lambda: main(["compare", there, there]),
+        "scan": lambda: main(["scan", there]),
+        "bisect": lambda: main(["bisect", "--ckpt-dir", f"{there}/checkpoints"]),
+        "plot beside it": lambda: main(["plot", there]),
+        "report into it": lambda: main(["report", there, "--out", f"{there}/report.md"]),
+        "convert into it": lambda: main(["convert", there, "--out", f"{there}/x.csv"]),
+        "record into it": lambda: record(str(folder / "new"), new),
+        "resume it": lambda: record(there, {"resume": True}),
+        "overwrite it": lambda: record(there, {"overwrite": True}),
+    }
+    found = {}
+    for name, case in cases.items():
+        said = io.StringIO()
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
+            found[name] = (case(), said.getvalue())
+    folder.with_suffix(".json").write_text(json.dumps(found))
+    return 0
+
+
+def record_beside_read_only(out: str, parts: list[str], steps: int) -> int:
+    """Record a run of which some folders cannot be written; it is copied to ``out`` + ``.kept``."""
+    for part in parts:
+        (Path(out) / part).mkdir(parents=True)
+        mount_small(Path(out) / part, PAGE)
+        make_read_only(Path(out) / part)
+    code = record(out, {"steps": steps})
+    shutil.copytree(out, f"{out}.kept")
+    return code

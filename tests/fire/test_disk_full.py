@@ -18,7 +18,7 @@ from forensics.runlog.params import ParamStore
 from forensics.runlog.run import load_run
 from tests.fire.amount import FULL
 from tests.fire.fork_server import ForkServer
-from tests.fire.starving import PAGE, can_mount, record_starved, write_starved
+from tests.fire.starving import PAGE, record_starved, write_starved
 from tests.fire.test_kill import Rows, all_rows, rows
 from tests.fire.training import record
 
@@ -26,14 +26,6 @@ STEPS = 40
 SIZES = (2, 4, 8, 11, 16, 21, 34, 50) if FULL else (4, 11, 34)
 """Pages of the small disks: from no room for a thing to room for nearly all."""
 PARTS = (".", "params", "activations", "checkpoints")
-
-
-@pytest.fixture(scope="module")
-def mounts(forks: ForkServer, fast_place: Path) -> None:
-    """Skip where no child can have a disk of its own."""
-    (fast_place / "probe").mkdir()
-    if forks.start(can_mount, fast_place / "probe", said=fast_place / "probe.said").wait():
-        pytest.skip("this machine lets nobody mount")
 
 
 @pytest.fixture(scope="module")

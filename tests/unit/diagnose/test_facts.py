@@ -63,6 +63,16 @@ def test_the_clock_of_the_log_adds_up_over_resumes_and_gaps() -> None:
     assert made.duration_s == pytest.approx(6.5)
 
 
+def test_a_clock_that_is_set_back_takes_no_time_and_gives_none() -> None:
+    clock = [10.0, 20.0, 19.5, 30.0]
+    assert facts({"step": list(range(4)), "time_s": clock}).duration_s == pytest.approx(30.5)
+    of_day = [1.7e9, 1.7e9 + 5, 1.7e9 + 9]
+    assert facts({"step": [0, 1, 2], "time_s": of_day}).duration_s == pytest.approx(9.0)
+    back = Segment(started="2026-01-02T00:00:00+00:00", ended="2026-01-01T00:00:00+00:00")
+    sound = Segment(started="2026-01-02T00:00:00+00:00", ended="2026-01-09T00:00:00+00:00")
+    assert facts(manifest=Manifest(segments=(back, sound))).duration_s is None
+
+
 def test_without_a_clock_the_segments_tell_unless_one_never_ended() -> None:
     first = Segment(started="2026-01-01T00:00:00+00:00", ended="2026-01-01T01:00:00+00:00")
     second = Segment(

@@ -7,11 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from forensics.errors import ExitCode, UsageError
+from forensics.runlog import lock
 from forensics.runlog.lock import LOCK_NAME, Holding, LockHolder, RunLock, read_lock
 
 HOST = socket.gethostname()
@@ -43,11 +45,11 @@ def test_a_live_holder_is_refused_by_name_even_on_resume(tmp_path: Path) -> None
 
 
 def test_release_is_safe_to_repeat_and_removes_only_ones_own(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path)
-    lock.acquire()
-    lock.release()
+    ours = RunLock(tmp_path)
+    ours.acquire()
+    ours.release()
     leave_lock(tmp_path)
-    lock.release()
+    ours.release()
     assert (tmp_path / LOCK_NAME).exists()
 
 
@@ -75,6 +77,62 @@ def test_another_host_cannot_be_asked(tmp_path: Path) -> None:
         RunLock(tmp_path).acquire()
     with RunLock(tmp_path, takeover=True):
         pass
+
+
+def test_a_run_that_another_host_still_writes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_lock(tmp_path, host="elsewhere", pid=7)
+    log = tmp_path / "steps.csv"
+    log.write_text("step,loss\n")
+    monkeypatch.setattr(lock, "_LOOK_S", 0.01)
+    monkeypatch.setattr(time, "sleep", lambda _: log.write_text(f"{log.read_text()}1,1\n"))
+    said: list[str] = []
+    with pytest.raises(UsageError, match="in use by process 7 on elsewhere"):
+        RunLock(tmp_path, takeover=True, say=said.append).acquire()
+    (line,) = said
+    assert "to see whether process 7 on elsewhere still writes" in line
+    assert sorted(p.name for p in tmp_path.iterdir()) == [LOCK_NAME, "steps.csv"]
+
+
+@pytest.mark.parametrize("age", [61.0, -3600.0])
+def test_a_run_that_another_host_has_left_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: float
+) -> None:
+    leave_lock(tmp_path, host="elsewhere")
+    (tmp_path / "steps.csv").write_text("step,loss\n")
+    then = time.time() - age  # its clock may have been ahead, too
+    os.utime(tmp_path / "steps.csv", (then, then))
+    monkeypatch.setattr(lock, "QUIET_S", 60.0 if age > 0 else 0.05)
+    with RunLock(tmp_path, takeover=True):
+        assert read_lock(tmp_path / LOCK_NAME).state() is Holding.LIVE  # type: ignore[union-attr]
+
+
+def test_a_stale_lock_that_another_process_took_over_meanwhile_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_lock(tmp_path, pid=dead_pid())
+    winner = RunLock(tmp_path, takeover=True)
+    real = RunLock._set_aside
+
+    def lose_the_race(self: RunLock, judged: LockHolder) -> None:
+        monkeypatch.setattr(RunLock, "_set_aside", real)
+        winner.acquire()  # between the look and the removal
+        real(self, judged)
+
+    monkeypatch.setattr(RunLock, "_set_aside", lose_the_race)
+    with pytest.raises(UsageError, match="in use by"):
+        RunLock(tmp_path, takeover=True).acquire()
+    winner.release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_release_leaves_the_lock_of_whoever_took_it_over(tmp_path: Path) -> None:
+    ours = RunLock(tmp_path)
+    ours.acquire()
+    leave_lock(tmp_path, host="elsewhere")
+    ours.release()
+    assert read_lock(tmp_path / LOCK_NAME).host == "elsewhere"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x", "host": 1}', "[" * 5000, "null"])
