@@ -12,6 +12,7 @@ from forensics.runlog.steps import FloatArray
 _SAMPLE = 8192
 _SIGMAS = 6.0
 """Standard errors of the sample's ranks that a bracket reaches to either side."""
+_LARGEST = float(np.finfo(np.float64).max)
 
 
 def finite_percentiles(values: FloatArray, percents: Sequence[float]) -> list[float] | None:
@@ -45,12 +46,12 @@ def _bracket(sample: FloatArray, rank: float) -> tuple[float, float]:
     """Values between which the value of this rank lies almost surely."""
     size = len(sample)
     if size == 0:
-        return -np.inf, np.inf
+        return -_LARGEST, _LARGEST
     slack = _SIGMAS * np.sqrt(size * rank * (1 - rank)) + _SIGMAS
     low, high = int(size * rank - slack), int(size * rank + slack)
     return (
-        float(sample[low]) if low >= 0 else -np.inf,
-        float(sample[high]) if high < size else np.inf,
+        float(sample[low]) if low >= 0 else -_LARGEST,
+        float(sample[high]) if high < size else _LARGEST,
     )
 
 
@@ -60,11 +61,10 @@ def _in_order(
     """The finite values of two ranks, looked for between ``least`` and ``most``."""
     below, inside = 0, []
     for piece in _pieces(values):
-        under = piece < least
-        below += int(np.count_nonzero(under & np.isfinite(piece)))
-        inside.append(piece[np.isfinite(piece) & ~under & (piece <= most)])
+        below += int(np.count_nonzero((piece < least) & (piece >= -_LARGEST)))
+        inside.append(piece[(piece >= least) & (piece <= most)])
     near = np.concatenate(inside)
     if not below <= low <= high < below + len(near):
-        return _in_order(values, low, high, -np.inf, np.inf)
+        return _in_order(values, low, high, -_LARGEST, _LARGEST)
     near.partition((low - below, high - below))
     return float(near[low - below]), float(near[high - below])

@@ -7,12 +7,12 @@ OverflowError on a million points of which many are 0 or less; a plain one of lo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from forensics.diagnose.chart_axis import Axis, Layout
 from forensics.diagnose.wording import number
+from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
 _DECADES = ((1.5, (1, 2, 5)), (3.0, (1, 3)))

@@ -10,11 +10,12 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Self
 
 from forensics.errors import InputError
+from forensics.frozen import dataclass
 from forensics.runlog.atomic import atomic_write, rewrite
 from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.schema import SCHEMA_VERSION

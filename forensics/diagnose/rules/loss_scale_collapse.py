@@ -22,7 +22,6 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from forensics.diagnose.scaling import POISON_LOG2, WINDOW, Scaling
 from forensics.diagnose.series import merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, power_of_two, steps, times
+from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 DECLINE = 20

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from forensics.errors import UsageError
+from forensics.frozen import dataclass
 from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.importers.refusals import no_such_format

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.header import USABLE
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import name_columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from forensics.frozen import dataclass
 from forensics.runlog.log_facts import INTERRUPT
 from forensics.runlog.scanner.cleaning import RANK_PREFIX
 

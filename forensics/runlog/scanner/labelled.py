@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from forensics.frozen import dataclass
 from forensics.runlog.scanner.numbers import NUMBER, count, number
 from forensics.runlog.scanner.rows import Cell, Rows
 

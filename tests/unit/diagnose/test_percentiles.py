@@ -27,6 +27,7 @@ def test_percentiles_of_a_long_series_with_gaps(order: str) -> None:
     finite = values.copy()
     values[::7] = np.nan
     values[5::1001] = np.inf
+    values[6::1003] = -np.inf
     finite = values[np.isfinite(values)]
     assert finite_percentiles(values, PERCENTS) == np.percentile(finite, PERCENTS).tolist()
 
