@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import groupby
 
 from forensics.runlog.importers.print_lines import read_lines, tells_of_training
 from forensics.runlog.log_facts import LogFacts
@@ -80,8 +81,12 @@ def _numbered(source: LogSource, name: str, facts: LogFacts) -> StepTable:
     rows, notes = Rows(source.log), OverflowNotes()
     after: float | None = None
     first_writer: object = None
+    ranks, seen = _ranks(source.head(LONG_HEAD).text), 0
     for block in source.blocks():
         for match in matches_near(_NOTES, block, NEEDLES):
+            seen += 1
+            if (seen - 1) % ranks:
+                continue
             writer = (match["rank"], match["logged"], match["scaler"])
             first_writer = first_writer or writer
             if writer != first_writer:
@@ -103,6 +108,17 @@ def _numbered(source: LogSource, name: str, facts: LogFacts) -> StepTable:
         planned_steps=None,
     )
     return rows.table(name, facts, where=source.path)
+
+
+def _ranks(head: bytes) -> int:
+    """How many processes tell of each overflow without a name: so often each scale is told.
+
+    The last scale may be a floor, at which steps overflow again and again.
+    """
+    told = [match["apex"] for match in _NOTES.finditer(head) if match["apex"]]
+    runs = [len(list(same)) for _, same in groupby(told)]
+    often = set(runs[:-1])
+    return often.pop() if len(often) == 1 else 1
 
 
 def _scales(match: re.Match[bytes], before: float | None) -> tuple[Cell, float | None]:

@@ -7,18 +7,25 @@ between the lines are counted for the line that follows them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
 
 from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.log_facts import PER_EPOCH, PER_STEP, LogFacts
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.coverage import usual_distance
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.overflow_notes import OverflowNotes, hints_of
 from forensics.runlog.scanner.printed_counts import Count, numbered
 from forensics.runlog.scanner.printed_lines import (
+    PrintedLine,
+    begins_validation,
     epoch_heading,
     pieces,
     printed_line,
@@ -28,11 +35,32 @@ from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
+_STEPS, _EPOCHS, _LINES = "steps", "epochs", "lines"
+_ENOUGH = 3
+_DETAIL = 5
+"""Lines that count nothing are read instead of one an epoch where they are so many times more."""
+
 
 class _Row(NamedTuple):
-    counted: Count
+    """A line of the loop.
+
+    Attributes:
+        shape: the line without its numbers.
+        own: the counters on it.
+        epoch: its own, else that of the heading above it.
+        cells: what it tells.
+        noted: what the overflow notes before it tell.
+    """
+
+    shape: bytes
+    own: Count
+    epoch: int | None
     cells: dict[str, float]
     noted: dict[str, Cell]
+
+    @property
+    def trains(self) -> bool:
+        return "loss" in self.cells
 
 
 def tells_of_training(head: Head) -> bool:
@@ -66,10 +94,10 @@ def read_lines(source: LogSource, name: str) -> StepTable:
     """
     notes = OverflowNotes()
     found = _without_stale(list(_found(source, notes)))
-    train = [row for row in found if "loss" in row.cells]
-    steps, epochs, note = numbered([row.counted for row in _counting(train)])
+    main = _main(found)
+    steps, epochs, note = numbered(_counts([row for row in found if main(row)]))
     rows = Rows(source.log)
-    _fill(rows, found, steps, _kind(train))
+    _fill(rows, found, steps, main)
     if notes.count and len(rows):
         rows.add((steps[-1] if steps else 0) + notes.count, notes.cells())
     there = {name for row in found for name in row.cells}
@@ -85,9 +113,9 @@ def read_lines(source: LogSource, name: str) -> StepTable:
 
 
 def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
-    """The lines of the loop, with the epoch of the heading above them where they tell none."""
+    """The lines of the loop, in order, each with the overflow notes before it."""
     shapes = _shapes(source.head())
-    heading: int | None = None
+    above = _Headings()
     for block in source.blocks():
         for piece in pieces(block):
             if not isinstance(piece, bytes):
@@ -95,45 +123,91 @@ def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
                 continue
             line = printed_line(piece)
             if line is None or (shapes and line.shape not in shapes):
-                told = epoch_heading(piece)
-                heading = heading if told is None else told
+                above.see(piece)
                 continue
-            counted = line.counted
-            if counted.epoch is None and heading is not None:
-                counted = counted._replace(epoch=heading)
-            yield _Row(counted, line.cells, notes.cells() if line.trains else {})
+            cells = above.cells_of(line)
+            epoch = above.epoch if line.counted.epoch is None else line.counted.epoch
+            noted = notes.cells() if "loss" in cells else {}
+            yield _Row(line.shape, line.counted, epoch, cells, noted)
+
+
+class _Headings:
+    """What the lines between tell of those below them: the epoch, or that they validate.
+
+    Lines below ``Validation at epoch 5`` are a validation's where they differ from those of the
+    training in their words or in what they count to.
+    """
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None
+        self._validating = False
+        self._training: Counter[tuple[bytes, int | None]] = Counter()
+        self._validation: set[tuple[bytes, int | None]] = set()
+
+    def see(self, line: bytes) -> None:
+        """A line that tells no loss."""
+        told = epoch_heading(line)
+        self.epoch = self.epoch if told is None else told
+        if begins_validation(line):
+            self._validating = self._training.total() >= _ENOUGH
+        elif told is not None:
+            self._validating = False
+
+    def cells_of(self, line: PrintedLine) -> dict[str, float]:
+        """What a line tells, its loss as the validation's where it is one."""
+        kind = (line.shape, line.counted.of)
+        if self._validating and kind not in self._training:
+            self._validation.add(kind)
+        self._validating = False
+        if kind in self._validation:
+            return {"val_loss": line.cells.get("loss", line.cells.get("val_loss", math.nan))}
+        if line.trains:
+            self._training[kind] += 1
+        return line.cells
 
 
 # -- which lines count, and what ----------------------------------------------------------------
 
 
-def _kind(rows: Sequence[_Row]) -> int:
-    """What most lines of training count: 2 steps or batches, 1 epochs alone, 0 nothing."""
-    often = Counter(_counts(row) for row in rows)
-    return max(often, key=lambda kind: (often[kind], kind), default=0)
+def _main(found: Sequence[_Row]) -> Callable[[_Row], bool]:
+    """Which lines of training make the rows.
 
-
-def _counts(row: _Row) -> int:
-    return 2 if row.counted.at is not None else int(row.counted.epoch is not None)
-
-
-def _counting(rows: Sequence[_Row]) -> list[_Row]:
-    """The lines that make the rows: those that count what most do.
-
-    Among lines of batches, a line an epoch sums up what they have told already. A line before the
-    first heading of an epoch is of the epoch before that.
+    Those that count steps or batches, or of which there is one an epoch, whichever are more; lines
+    that count nothing where there are hardly any others. Among lines of batches, a line an epoch
+    sums up what they have told already, and a line without a count tells a part of it.
     """
-    kind = _kind(rows)
-    chosen = [row for row in rows if _counts(row) == kind]
-    first = next((row.counted.epoch for row in chosen if row.counted.epoch is not None), None)
-    if kind < 2 or first is None:
-        return chosen
-    return [
-        row._replace(counted=row.counted._replace(epoch=first - 1))
-        if row.counted.epoch is None
-        else row
-        for row in chosen
-    ]
+    by_shape: dict[bytes, list[_Row]] = {}
+    for row in found:
+        if row.trains:
+            by_shape.setdefault(row.shape, []).append(row)
+    kinds = {shape: _kind(rows) for shape, rows in by_shape.items()}
+    often = Counter[str]()
+    for shape, rows in by_shape.items():
+        often[kinds[shape]] += len(rows)
+    chosen = max((_STEPS, _EPOCHS), key=lambda kind: often[kind])
+    few = often[chosen] < min(_ENOUGH, often[_LINES])
+    if few or (chosen == _EPOCHS and often[_LINES] > _DETAIL * often[_EPOCHS]):
+        chosen = _LINES
+    shapes = {shape for shape, kind in kinds.items() if kind == chosen}
+    if chosen == _EPOCHS:
+        shapes = {max(shapes, key=lambda shape: len(by_shape[shape]))}
+    return lambda row: row.trains and row.shape in shapes
+
+
+def _kind(rows: Sequence[_Row]) -> str:
+    """What the lines of one shape count."""
+    if all(row.own.at is not None for row in rows):
+        return _STEPS
+    epochs = [row.own.epoch for row in rows if row.own.epoch is not None]
+    alone = len(epochs) == len(rows) > 1 and all(b > a for a, b in pairwise(epochs))
+    return _EPOCHS if alone else _LINES
+
+
+def _counts(rows: Sequence[_Row]) -> list[Count]:
+    """The counters of the lines; one before the first heading is of the epoch before that."""
+    first = next((row.epoch for row in rows if row.epoch is not None), None)
+    before = None if first is None else first - 1
+    return [row.own._replace(epoch=before if row.epoch is None else row.epoch) for row in rows]
 
 
 def _without_stale(rows: list[_Row]) -> list[_Row]:
@@ -141,27 +215,41 @@ def _without_stale(rows: list[_Row]) -> list[_Row]:
 
     A bar that begins anew shows what the one before it ended with.
     """
-    if not any(row.counted.at is not None and row.counted.at == row.counted.of for row in rows):
+    if not any(row.own.at is not None and row.own.at == row.own.of for row in rows):
         return rows
-    return [row for i, row in enumerate(rows) if i == 0 or row.counted.at != 0]
+    return [row for i, row in enumerate(rows) if i == 0 or row.own.at != 0]
 
 
-def _fill(rows: Rows, found: Sequence[_Row], steps: Sequence[int], kind: int) -> None:
+def _fill(
+    rows: Rows, found: Sequence[_Row], steps: Sequence[int], main: Callable[[_Row], bool]
+) -> None:
     """Add the rows, and the validations of the other lines at the step they come after."""
     numbers = iter(steps)
+    every = usual_distance(np.asarray(steps)) == 1
     step: int | None = None
     skipped, noted = 0, dict[str, Cell]()
     for row in found:
         skipped += int(row.noted.get("skipped_steps") or 0)
         noted = {**noted, **row.noted}
-        if "loss" in row.cells and _counts(row) == kind:
-            step = next(numbers)
+        if main(row):
+            before, step = step, next(numbers)
+            first = step - skipped
+            if skipped and every and first >= 0 and (before is None or first == before + 1):
+                _add_skipped(rows, first, step, noted)  # no line is printed of a skipped step
+                skipped, noted = 0, {}
             rows.add(
                 step, {**noted, **({"skipped_steps": skipped} if skipped else {}), **row.cells}
             )
             skipped, noted = 0, {}
         elif step is not None and "val_loss" in row.cells:
             rows.add(step, {"val_loss": row.cells["val_loss"]})
+
+
+def _add_skipped(rows: Rows, first: int, end: int, noted: Mapping[str, Cell]) -> None:
+    """A row for each step from ``first`` to before ``end``: all of them were skipped."""
+    for step in range(first, end):
+        scale = {"scaler_scale": noted.get("scaler_scale")} if step == end - 1 else {}
+        rows.add(step, {"skipped_steps": 1, **scale})
 
 
 def _with_overflows(facts: LogFacts, notes: OverflowNotes, head: bytes) -> LogFacts:

@@ -50,7 +50,9 @@ _LAYOUT = Layout(
     column=_column,
     mark=b"tep",
 )
-_RECORD = re.compile(_LAYOUT.start + rb"\|[ \t]*(?:(?:train|val|validation)[ _])?[lL]oss\b")
+_RECORD = re.compile(
+    _LAYOUT.start + rb"\|[ \t]*(?:(?:train|val|validation)[ _])?[lL]oss[ \t]*[:=]?[ \t]*" + NUMBER
+)
 
 
 def _sniff(head: Head) -> Match | None:

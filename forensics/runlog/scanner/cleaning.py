@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
+
+from forensics.frozen import dataclass
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _BARE_COLOUR = re.compile(rb"\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
@@ -84,7 +85,8 @@ def _broken_at(lines: list[bytes]) -> int:
     after = [(len(before) == widest, _shape(line)) for before, line in pairwise(lines)]
     begun = {shape for follows, shape in after if not follows} | {_shape(lines[0])}
     follow_on = [shape for follows, shape in after if follows]
-    strange = sum(shape not in begun for shape in follow_on)
+    # What a terminal broke is not indented; lines below a heading are.
+    strange = sum(shape not in begun and shape[:2] != b"  " for shape in follow_on)
     return widest if strange * 2 > len(follow_on) and strange >= _FEWEST_BROKEN - 1 else 0
 
 

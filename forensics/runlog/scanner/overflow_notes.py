@@ -1,8 +1,9 @@
 """What loss scalers print on an overflow, counted until the next record tells the step.
 
 Such a line bears no step, and every rank may print it: of one stretch between two records the rank
-that wrote most is counted. Ranks' lines may run into each other, so wordings are searched for and
-not whole lines.
+that wrote most is counted. Apex does not name the rank: there a scale that is told again right away
+is another rank's word of it, as each overflow halves it. Ranks' lines may run into each other, so
+wordings are searched for and not whole lines.
 """
 
 from __future__ import annotations
@@ -54,12 +55,15 @@ class OverflowNotes:
         self._iterations: set[int] = set()
         self._held = 0
         self._scale: float | None = None
+        self._told: dict[bytes, float | None] = {}
 
     def take(self, match: re.Match[bytes]) -> None:
         """Count one match of ``NOTE``."""
         found = match.groupdict()
         if found["iteration"] is not None:
             self._iterations.add(int(found["iteration"]))
+            return
+        if found["apex"] and self._again(found["scaler"] or b"0", number(found["apex"])):
             return
         kind = "apex" if found["apex"] else "logged" if found["tried"] else "scaler"
         writer = found["rank"] or found["logged"] or found["scaler"] or b"0"
@@ -75,10 +79,17 @@ class OverflowNotes:
             held = bool(found["hysteresis"])
         self._held += held and self._by_writer[name] == max(self._by_writer.values())
 
+    def _again(self, scaler: bytes, scale: float | None) -> bool:
+        """Has another rank told of this overflow? At a scale of 1 it may be a floor."""
+        again = scale is not None and scale > 1 and self._told.get(scaler) == scale
+        self._told[scaler] = scale
+        return again
+
     def drop(self) -> None:
         """Forget what is counted since the last record: it was another engine's."""
         self._by_writer.clear()
         self._iterations.clear()
+        self._told.clear()
         self._held, self._scale = 0, None
 
     @property

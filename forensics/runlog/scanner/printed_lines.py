@@ -21,15 +21,16 @@ from forensics.runlog.scanner.printed_counts import Count
 _WORD = rb"[A-Za-z][\w/.]{0,40}"
 _PAIR = re.compile(
     rb"(?<![\w./'\"])(" + _WORD + rb"(?:[ ]" + _WORD + rb")?)(?:[ ]?\([a-z]{1,12}\))?"
-    rb"[ \t]{0,4}(?:[:=][ \t]{0,4}|[ \t])(" + NUMBER + rb")(?![\w.'\"])"
+    rb"[ \t]{0,9}(?:[:=][ \t]{0,9}|[ \t])(" + NUMBER + rb")(?![\w.'\"])"
 )
 _GLOBAL = re.compile(
     rb"(?i)(?<![a-z])global[ _-]?(?:step|iter(?:ation)?)s?[ \t:=#\[(]{1,12}"
     rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,4}(\d{1,12}))?(?![\w.])"
 )
 _AT = re.compile(
-    rb"(?i)(?<![a-z])(?:steps?|iter(?:ation)?s?|it|batch|update)[ \t:=#\[(]{1,6}"
+    rb"(?i)(?<![a-z])(?:steps?|iter(?:ation)?s?|it|batch|update|%b)[ \t:=#\[(]{1,12}"
     rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,2}(\d{1,12}))?(?![\w.])"
+    % "训练次数|训练步数|迭代次数".encode()
 )
 _NESTED = re.compile(
     rb"\[[ \t]{0,6}(\d{1,9})(?:/\d{1,9})?[ \t]{0,2}\][ \t,:]{0,4}"
@@ -44,7 +45,14 @@ _BAR = re.compile(rb"\|[^|\n]{0,200}\||\[[=>.# -]{3,200}\]")
 _FIGURE = re.compile(NUMBER)
 _VALIDATION = re.compile(
     rb"(?i)\b(?:val|valid|validation|validating|eval|evaluating|evaluation|test|testing|dev)\b"
+    rb"|" + "测试|验证".encode()
 )
+_BEGINS_VALIDATION = re.compile(
+    rb"(?i)^(?:\[[^\]\n]{1,60}\][ \t:-]{0,4}|[\d:,. -]{8,30}(?:INFO[ :-]{1,3})?)?[^\w\n]{0,12}"
+    rb"(?:validation|validating|evaluation|evaluating|testing)\b[^\n]{0,80}$"
+)
+_WIDE_COLON = "：".encode()
+"""As it is typed in Chinese."""
 _TRAINING = re.compile(rb"(?i)train")
 _LOSS = re.compile(rb"(?i)loss")
 _NOTED = re.compile(rb"(?:\[[^\]\n]{1,60}\] ?){0,4}(?:" + NOTE + rb")")
@@ -83,6 +91,7 @@ def printed_line(line: bytes) -> PrintedLine | None:
     """What a line tells, or None where it tells no loss."""
     if len(line) > _LONGEST or b"loss" not in line.lower():
         return None
+    line = line.replace(_WIDE_COLON, b":")
     cells = _cells(line)
     if "loss" in cells and "val_loss" not in cells and _of_validation(line):
         cells["val_loss"] = cells.pop("loss")
@@ -96,6 +105,11 @@ def epoch_heading(line: bytes) -> int | None:
     """The epoch that a line without a loss says has begun or ended; None where it says none."""
     match = _HEADING.match(line) if b"poch" in line or b"POCH" in line else None
     return count(match.group(1)) if match else None
+
+
+def begins_validation(line: bytes) -> bool:
+    """Does a line without a loss say that a validation begins?"""
+    return len(line) < 200 and _BEGINS_VALIDATION.match(line) is not None
 
 
 def pieces(block: bytes) -> Iterator[bytes | re.Match[bytes]]:

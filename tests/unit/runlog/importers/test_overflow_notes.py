@@ -168,19 +168,21 @@ def test_a_note_before_the_first_that_is_dated_comes_right_before_it(tmp_path: P
     assert not table.repairs
 
 
+TOLD_BY_DEEPSPEED = (
+    "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}"
+)
+TOLD_BY_APEX = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {1}"
+
+
 @pytest.mark.parametrize(
-    ("name", "note"),
-    [
-        ("deepspeed", "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 64, "
-         "reducing to 32"),
-        ("apex", "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32.0"),
-    ],
-)  # fmt: skip
+    ("name", "note"), [("deepspeed", TOLD_BY_DEEPSPEED), ("apex", TOLD_BY_APEX)]
+)
 def test_notes_between_lines_of_the_loop_are_counted_for_the_line_after_them(
     tmp_path: Path, name: str, note: str
 ) -> None:
     lines = [f"epoch 1 step {n}/90 loss {3 - n / 90:.2f} lr 0.01" for n in range(10, 60, 10)]
-    table = read(tmp_path, "\n".join([*lines[:3], note, note, *lines[3:], note]) + "\n")
+    notes = [note.format(2.0 * s, 1.0 * s) for s in (64, 32, 16)]
+    table = read(tmp_path, "\n".join([*lines[:3], *notes[:2], *lines[3:], notes[2]]) + "\n")
     assert table.source_format == name
     assert table.step.tolist() == [10, 20, 30, 40, 50, 51]
     assert column(table, "skipped_steps") == [None, None, None, 2, None, 1]
@@ -188,6 +190,40 @@ def test_notes_between_lines_of_the_loop_are_counted_for_the_line_after_them(
     assert column(table, "loss")[0] == 2.89
     assert table.facts is not None
     assert "3 overflows noted between the lines" in table.facts.notes
+
+
+def test_of_steps_that_print_no_line_when_they_are_skipped(tmp_path: Path) -> None:
+    note = "OVERFLOW! Skipping step. Attempted loss scale: {}\n"
+    line = "Train iter {:8} loss {}.5 Grad Norm 9.75 3.22s/it\n"
+    text = note.format(256.0) + note.format(128.0) + line.format(16, 7)
+    text += note.format(64.0) + "".join(line.format(n, 30 - n) for n in range(18, 24))
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [14, 15, 16, 17, *range(18, 24)]
+    assert column(table, "skipped_steps")[:5] == [1, 1, None, 1, None]
+    assert column(table, "scaler_scale")[:4] == [None, 128.0, None, 64.0]
+    assert column(table, "loss")[2:5] == [7.5, None, 12.5]
+
+
+def test_ranks_that_apex_does_not_name_tell_of_one_overflow(tmp_path: Path) -> None:
+    lines = [f"step {n}/90 loss 2.{n}" for n in range(10, 60, 10)]
+    ranks = [TOLD_BY_APEX.format(0, 64.0)] * 4 + [TOLD_BY_APEX.format(0, 32.0) * 4]
+    table = read(tmp_path, "\n".join([*lines[:2], *ranks, *lines[2:]]) + "\n")
+    assert column(table, "skipped_steps") == [None, None, 2, None, None]
+
+
+@pytest.mark.parametrize(
+    ("told", "rows"),
+    [
+        ([64.0] * 4 + [32.0] * 4 + [16.0] * 4, 3),  # four ranks
+        ([64.0, 32.0, 16.0, 16.0, 16.0], 5),  # one, and a floor
+    ],
+)
+def test_apex_notes_alone_are_counted_once_a_step(
+    tmp_path: Path, told: list[float], rows: int
+) -> None:
+    table = read(tmp_path, "".join(TOLD_BY_APEX.format(0, scale) + "\n" for scale in told))
+    assert len(table) == rows + 1  # and the scale after the last
+    assert table["scaler_scale"][:3].tolist() == [128.0, 64.0, 32.0]
 
 
 def test_a_note_behind_a_bar_belongs_to_the_next_state_of_the_bar(tmp_path: Path) -> None:

@@ -213,3 +213,48 @@ def test_a_bar_that_begins_anew_shows_what_the_last_ended_with(tmp_path: Path) -
 def test_a_name_may_have_a_remark(tmp_path: Path) -> None:
     lines = [f"iter {n} | step {n // 4}: loss train (curr): {n}.5, val: None" for n in range(1, 9)]
     assert table_of(tmp_path, lines)["loss"][0] == 1.5
+
+
+def test_lines_of_parts_beside_those_that_count_are_no_rows(tmp_path: Path) -> None:
+    lines = []
+    for n in range(0, 200, 10):
+        lines += [f"epoch:0 || iter:{n} || Loss:{30 - n / 10}", f"->> conf loss:{n}.5"]
+        lines.append("->> box loss:4.25")
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == list(range(0, 200, 10))
+    assert table["loss"][:3].tolist() == [30.0, 29.0, 28.0]
+
+
+def test_lines_below_a_validations_heading_are_its_own(tmp_path: Path) -> None:
+    def batches(of: int, more: str = "") -> list[str]:
+        return [f"batch count: {n}/{of}, iter: {n}, loss: {of}.{n}{more}" for n in (10, 20, 30)]
+
+    lines = []
+    for epoch in (1, 2):
+        lines += [f"Training at epoch {epoch}", *batches(31, ", aux: 9.5")]
+        lines += [f"[2023-03-10 19:58:38] Validation at epoch {epoch}", *batches(32)]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [10, 20, 30, 40, 50, 60]
+    assert table["loss"].tolist() == [31.1, 31.2, 31.3] * 2
+    assert table["val_loss"][2] == 32.1
+
+
+def test_a_heading_of_a_validation_that_prints_nothing_hides_no_training(tmp_path: Path) -> None:
+    lines = []
+    for epoch in (1, 2, 3):
+        lines += [f"iter {n}/30, loss: {4 - epoch}.{n}" for n in (10, 20, 30)]
+        lines.append("Validation done")
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == list(range(10, 100, 10))
+    assert "val_loss" not in table
+
+
+def test_words_and_colons_of_chinese_tutorials(tmp_path: Path) -> None:
+    lines = []
+    for epoch in range(12):
+        lines += [f"训练次数：{100 * (2 * epoch + n)}, Loss：{2.5 - epoch / 20}" for n in (1, 2)]
+        lines.append(f"整体测试集上的Loss: {262.5 - epoch}")
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == list(range(100, 2500, 100))
+    assert table["loss"][0] == 2.5
+    assert table["val_loss"][1] == 262.5

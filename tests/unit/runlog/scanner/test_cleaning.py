@@ -77,6 +77,15 @@ def test_records_of_one_length_are_not_broken_lines() -> None:
     assert cleaned(text) == text
 
 
+def test_lines_below_headings_of_one_length_are_not_broken_lines() -> None:
+    text = b"".join(
+        b"2024-08-06 10:00:05.%03d host-160750:0  trainer:908  INFO    [step=%d/739328]\n"
+        b"    optim/total_grad_norm=0.5\n    train/loss=2.25\n" % (100 + n, n)
+        for n in range(1, 9)
+    )
+    assert dirt_of(text) == Dirt()
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=600))
 def test_any_bytes_are_cleaned_and_none_grow(block: bytes) -> None:
