@@ -26,7 +26,7 @@ from forensics.record.threads import threads_for
 from forensics.record.training_state import gather_state, restore_state
 from forensics.replay.rerun.changes import Changes, applied, select_samples, to_double, widen
 from forensics.replay.rerun.loop import Loop, make_loop
-from forensics.replay.rerun.memory_state import MemoryState, capture, put_back
+from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, put_back
 from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
 from forensics.replay.rerun.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
 from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
@@ -115,7 +115,7 @@ class Session:
         self._digests = self.tolerance == 0 and run.steps.has("param_digest")
         self._saved = {info.step: info for info in run.checkpoints if _is_finite(info)}
         self._loops: dict[tuple[str | None, float | None], Loop] = {}
-        self._wide = False
+        self._built = self._wide = False
         self._settings = ExitStack()
         self._settings.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads_for(manifest.threads))
@@ -142,10 +142,13 @@ class Session:
     def start(self) -> None:
         """Build the training anew, as it was before step 0."""
         self._drop_loops()
+        if self._built:
+            let_go(self.training)  # a captured state may hold on to it
         self.recipe = self._found.kind(self.config)
         self.training = assemble(
             self.recipe, self.config, self._found.precision, self._found.device
         )
+        self._built = True
         self._eager()
         self.step_index, self._wide = 0, False
         self._scan = HealthScan(self.training.model, self.training.optimizers)
@@ -195,8 +198,8 @@ class Session:
         return load_checkpoint(info.path)
 
     def _load(self, info: CheckpointInfo) -> None:
-        state = self.saved(info)
         self.start()
+        state = self.saved(info)  # only now: what the session stood at before is let go of
         restore_state(self.training, state, where=info.path)
         self.step_index = info.step
         self._scan_state()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,10 @@ from torch.optim import Optimizer
 
 from forensics.record.recipe import Recipe, Training
 from forensics.record.rng import restore_rng, rng_state
+from forensics.replay.rerun.tensor_file import FiledTensor, tensor_file
+
+_Keep = Callable[[Tensor], Tensor | FiledTensor]
+"""Copies a tensor to where a state is kept."""
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
@@ -45,7 +49,10 @@ class MemoryState:
 
 @torch.no_grad()
 def capture(training: Training, recipe: Recipe, step: int, *, gradients: bool) -> MemoryState:
-    """Copy the state before ``step``; tensors stay on their device.
+    """Copy the state before ``step``.
+
+    The tensors of a large state are copied to a temporary file (``TMPDIR`` says where): beside the
+    training itself there is no room for a second one in memory. Others stay on their device.
 
     Args:
         training: as it stands.
@@ -55,7 +62,9 @@ def capture(training: Training, recipe: Recipe, step: int, *, gradients: bool) -
     """
     owners = [training.model, *training.optimizers, *training.schedulers]
     owners += [training.scaler, training.ema, *training.extra.values()]
-    parts = [(owner, _copy_of(owner, gradients)) for owner in owners if owner is not None]
+    file = tensor_file(_bytes_held(training, gradients))
+    keep = _cloned if file is None else file.keep
+    parts = [(owner, _copy_of(owner, gradients, keep)) for owner in owners if owner is not None]
     return MemoryState(
         step=step,
         training=training,
@@ -107,21 +116,43 @@ def put_back_update(training: Training, state: MemoryState, *, moments: bool = T
                 _assign(parameter, copied[0][name])
 
 
-def _copy_of(owner: Any, gradients: bool) -> Any:
+def let_go(training: Training) -> None:
+    """Free what a training holds beside its weights, where another one is about to be built.
+
+    A state that was captured of it puts all of that back.
+    """
+    training.model.zero_grad(set_to_none=True)
+    for optimizer in training.optimizers:
+        optimizer.state.clear()
+
+
+def _bytes_held(training: Training, gradients: bool) -> int:
+    """Bytes of the tensors that a copy of the state takes, nearly."""
+    parameters = list(training.model.parameters())
+    held = [*parameters, *training.model.buffers()]
+    if gradients:
+        held += [p.grad for p in parameters if p.grad is not None]
+    for optimizer in training.optimizers:
+        for state in optimizer.state.values():
+            held += [value for value in state.values() if isinstance(value, Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
+def _copy_of(owner: Any, gradients: bool, keep: _Keep) -> Any:
     if isinstance(owner, nn.Module):
-        return _module_copy(owner, gradients)
+        return _module_copy(owner, gradients, keep)
     if isinstance(owner, Optimizer):
         groups = [
             {key: _plain_copy(value) for key, value in group.items() if key != "params"}
             for group in owner.param_groups
         ]
-        state = {p: {k: _plain_copy(v) for k, v in held.items()} for p, held in owner.state.items()}
+        state = {p: _plain_copy(held, keep) for p, held in owner.state.items()}
         return groups, state
     if isinstance(owner, torch.amp.GradScaler):
         return {name: copy.deepcopy(value) for name, value in vars(owner).items()}
     if hasattr(owner, "state_dict"):
-        return copy.deepcopy(owner.state_dict())
-    return _plain_copy(owner)
+        return _deep_copy(owner.state_dict(), keep)
+    return _plain_copy(owner, keep)
 
 
 def _put(owner: Any, copied: Any) -> None:
@@ -138,7 +169,7 @@ def _put(owner: Any, copied: Any) -> None:
     elif isinstance(owner, torch.amp.GradScaler):
         _put_scaler(owner, copied)
     elif hasattr(owner, "load_state_dict"):
-        owner.load_state_dict(copy.deepcopy(copied))
+        owner.load_state_dict(_deep_copy(copied, _cloned))
     elif isinstance(owner, dict):
         owner.clear()
         owner.update(_plain_copy(copied))
@@ -160,14 +191,17 @@ def _put_scaler(scaler: Any, copied: Mapping[str, Any]) -> None:
             setattr(scaler, name, copy.deepcopy(value))
 
 
-_Module = tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], list[bool]]
+_Tensors = dict[str, Tensor | FiledTensor]
+_Module = tuple[_Tensors, _Tensors, _Tensors, list[bool]]
 
 
-def _module_copy(module: nn.Module, gradients: bool) -> _Module:
-    values = {name: p.detach().clone() for name, p in module.named_parameters()}
-    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
-    held = {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
-    return values, buffers, held if gradients else {}, [m.training for m in module.modules()]
+def _module_copy(module: nn.Module, gradients: bool, keep: _Keep) -> _Module:
+    values = {name: keep(p) for name, p in module.named_parameters()}
+    buffers = {name: keep(b) for name, b in module.named_buffers()}
+    held = {
+        n: keep(p.grad) for n, p in module.named_parameters() if gradients and p.grad is not None
+    }
+    return values, buffers, held, [m.training for m in module.modules()]
 
 
 def _put_module(module: nn.Module, copied: _Module) -> None:
@@ -183,23 +217,42 @@ def _put_module(module: nn.Module, copied: _Module) -> None:
         part.training = mode
 
 
-def _assign(target: Tensor, value: Tensor) -> None:
+def _assign(target: Tensor, value: Tensor | FiledTensor) -> None:
     """In place, unless a change has given the target another dtype meanwhile."""
-    if target.dtype == value.dtype and target.shape == value.shape:
-        target.data.copy_(value)
-    else:
+    if target.dtype != value.dtype or target.shape != value.shape:
         target.grad = None
         target.data = value.clone()
+    elif isinstance(value, FiledTensor):
+        value.copy_to(target.data)
+    else:
+        target.data.copy_(value)
 
 
-def _plain_copy(value: Any) -> Any:
+def _cloned(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _plain_copy(value: Any, keep: _Keep = _cloned) -> Any:
     """A copy of plain values and tensors; what holds anything else is kept as it is."""
+    if isinstance(value, FiledTensor):
+        return value.clone()
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return keep(value)
     if isinstance(value, _PLAIN):
         return value
     if type(value) is dict:
-        return {key: _plain_copy(entry) for key, entry in value.items()}
+        return {key: _plain_copy(entry, keep) for key, entry in value.items()}
     if type(value) in (list, tuple, set):
-        return type(value)(_plain_copy(entry) for entry in value)
+        return type(value)(_plain_copy(entry, keep) for entry in value)
     return value
+
+
+def _deep_copy(value: Any, keep: _Keep) -> Any:
+    """The same of a ``state_dict``, in which anything else is copied, too."""
+    if isinstance(value, FiledTensor):
+        return value.clone()
+    if isinstance(value, Tensor):
+        return keep(value)
+    if type(value) is dict:
+        return {key: _deep_copy(entry, keep) for key, entry in value.items()}
+    return copy.deepcopy(value)
