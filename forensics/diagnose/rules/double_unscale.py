@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from forensics.diagnose.blocks import mask_where, rows_where
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
@@ -51,9 +52,13 @@ def double_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
     """Yield at most one finding."""
     telling = _telling(signals, thresholds.scale)
     norm, post, scale = signals.norm, signals.post_norm, signals.scale
-    with np.errstate(all="ignore"):
-        again = telling & (np.abs(post * scale / norm - 1) <= thresholds.slack)
-    rows = np.flatnonzero(again)
+
+    def again(at: slice) -> BoolArray:
+        with np.errstate(all="ignore"):
+            apart = np.abs(post[at] * scale[at] / norm[at] - 1)
+        return np.asarray(telling[at] & (apart <= thresholds.slack), dtype=bool)
+
+    rows = rows_where(len(norm), again)
     if len(rows) < max(thresholds.least, thresholds.share * np.count_nonzero(telling)):
         return
     first, last = int(rows[0]), int(rows[-1])
@@ -80,7 +85,11 @@ def double_unscale(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
 
 def _telling(signals: Signals, least: float) -> BoolArray:
     """Rows that can tell: both norms finite and above 0, a scale at work, the step taken."""
-    norm, post = signals.norm, signals.post_norm
-    sound = np.isfinite(norm) & np.isfinite(post) & (norm > 0) & (post > 0)
-    telling = sound & (signals.scale >= least) & ~signals.skipped & ~signals.norm_overflowed
-    return np.asarray(telling & ~signals.flag("grads_scaled"), dtype=bool)
+    norm, post, scale = signals.norm, signals.post_norm, signals.scale
+    silent = signals.skipped | signals.norm_overflowed | signals.flag("grads_scaled")
+
+    def tells(at: slice) -> BoolArray:
+        sound = np.isfinite(norm[at]) & np.isfinite(post[at]) & (norm[at] > 0) & (post[at] > 0)
+        return np.asarray(sound & (scale[at] >= least) & ~silent[at], dtype=bool)
+
+    return mask_where(len(norm), tells)

@@ -53,6 +53,8 @@ def stuck_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     if min(significant_digits(loss), significant_digits(norm)) < thresholds.digits:
         return
     first, last = runs_of(_repeats(signals))
+    if len(first) == 0:
+        return
     first = np.maximum(first - 1, 0)  # the row that is repeated
     long = (last - first + 1 >= thresholds.rows) & ~_crept(loss, first, thresholds.creep)
     long &= ~_at_the_bottom(signals, first, thresholds)
@@ -88,7 +90,7 @@ def _crept(loss: FloatArray, first: IntArray, creep: float) -> BoolArray:
 
 def _at_the_bottom(signals: Signals, first: IntArray, limits: Thresholds) -> BoolArray:
     """Is there nothing left to learn: loss and gradient are next to nothing of what they were?"""
-    start = np.abs(signals.loss[np.isfinite(signals.loss)][:1])
+    start = np.abs(signals.finite_loss.values[:1])
     steep = np.nanmax(np.where(np.isfinite(signals.norm), signals.norm, np.nan))
     low = np.abs(signals.loss[first]) <= limits.fallen * start
     return np.asarray(low & (signals.norm[first] <= limits.fallen**0.5 * steep), dtype=bool)
