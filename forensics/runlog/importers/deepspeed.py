@@ -16,8 +16,8 @@ from forensics.runlog.importers.overflow_only import UNKNOWN, read_notes
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import LONG_HEAD, Head
-from forensics.runlog.scanner.near import matches_near
-from forensics.runlog.scanner.numbers import NUMBER, number
+from forensics.runlog.scanner.near import REACH, matches_near
+from forensics.runlog.scanner.numbers import NUMBER, number, quick
 from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, TOTALS, OverflowNotes, hints_of
 from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.skip_totals import TOTAL, with_skip_totals
@@ -33,7 +33,10 @@ _PRINTED = rb"\bRank: 0, loss = (?P<printed>" + NUMBER + rb")"
 _RECORD = re.compile(TOTALS + rb"|" + _PIPELINE)
 _STEPPED = re.compile(TOTALS + rb"|" + _PIPELINE + rb"|Grad overflow on iteration:? ?\d")
 _EVENT = re.compile(rb"|".join((TOTALS, _PIPELINE, _REDUCED, _PRINTED, NOTE)))
-_NEEDLES = (b"step=", b"steps: ", b"Reducing dynamic loss scale", b"loss = ", *NEEDLES)
+_NEEDLES = {b"step=": 0, b"steps: ": 0, b"Reducing dynamic loss scale": 0, b"loss = ": 9} | (
+    dict.fromkeys(NEEDLES, REACH)
+)
+_RATES = ("lr", *(f"lr_{group}" for group in range(1, 8)))
 _OVERFLOW = re.compile(
     rb"(?:OVERFLOW|loss scale overflow)! (?:Rank \d{1,6} )?Skipping step\. Attempted"
     rb"|Overflow detected\. Skipping step\. Attempted|Grad overflow on iteration"
@@ -169,8 +172,8 @@ class _Engine:
 
 def _cells(match: re.Match[bytes]) -> dict[str, Cell]:
     cells: dict[str, Cell] = {TOTAL: int(match["total"])}
-    for group, rate in enumerate(match["rates"].split(b",")[:8]):
-        cells["lr" if group == 0 else f"lr_{group}"] = number(rate.strip())
+    for name, rate in zip(_RATES, match["rates"].split(b","), strict=False):
+        cells[name] = quick(rate.strip())
     return cells
 
 

@@ -31,7 +31,7 @@ _NARROWEST, _WIDEST = 60, 400
 _DIGIT = re.compile(rb"\d")
 _FEWEST_BROKEN = 4
 _MOST_PIECES = 32
-"""Full lines that one record is broken into: where more follow each other, it is their own width."""
+"""Full lines that one record is broken into: more of them are records of one length."""
 _FEWEST_COLOURS = 2
 
 

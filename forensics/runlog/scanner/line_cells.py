@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from forensics.runlog.scanner.numbers import NUMBER, floats
 from forensics.runlog.steps import BoolArray, FloatArray
 
-Columns = dict[str, tuple[FloatArray, BoolArray | None]]
-"""Values by column, and where there are some (None for all)."""
+Cells = tuple[FloatArray, BoolArray | None]
+"""Values of one column, and where there are some (None for all)."""
+Columns = dict[str, Cells]
+"""The same by column."""
 
 
 class LineCells:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 REACH = 64
 
 
 def matches_near(
-    pattern: re.Pattern[bytes], text: bytes, needles: Sequence[bytes]
+    pattern: re.Pattern[bytes], text: bytes, needles: Sequence[bytes] | Mapping[bytes, int]
 ) -> Iterator[re.Match[bytes]]:
     """The matches of a pattern in the lines that hold a needle, in order.
 
@@ -21,15 +21,22 @@ def matches_near(
         pattern: matches nothing that goes beyond a line, and begins at most ``REACH`` bytes before
             a needle.
         text: whole lines.
-        needles: texts of which one is in each match.
+        needles: texts of which one is in each match; or how far before each a match begins at
+            most. At those with which one begins nothing else is tried.
     """
+    reach = needles if isinstance(needles, Mapping) else dict.fromkeys(needles, REACH)
     done = 0
-    for at in sorted(at for needle in needles for at in _all(text, needle)):
+    for at, most in sorted((at, most) for needle, most in reach.items() for at in _all(text, needle)):
         if at < done:
             continue  # within the match before, or in a line that has no more
-        start = max(text.rfind(b"\n", done, at) + 1, at - REACH, done)
         end = text.find(b"\n", at)
         end = end if end >= 0 else len(text)
+        if most == 0:
+            if match := pattern.match(text, at, end):
+                yield match
+                done = max(match.end(), at + 1)
+            continue
+        start = max(text.rfind(b"\n", done, at) + 1, at - most, done)
         while start <= at:
             match = pattern.search(text, start, end)
             if match is None:

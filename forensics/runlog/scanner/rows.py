@@ -238,7 +238,11 @@ def _piece(name: str, cells: Sequence[Cell]) -> Piece:
         column = text_column(["" if cell is None else str(cell) for cell in cells])
         return Piece(column.values, None, column.categories)
     dtype = _DTYPES[kind]
-    if kind is not Kind.FLOAT:
+    if kind is Kind.FLOAT:
+        numbers = np.array(cells, dtype=dtype)  # in which None is NaN
+        if not np.isnan(numbers).any():
+            return Piece(numbers, None)
+    elif not set(map(type, cells)) <= {int}:
         cells = [_whole(cell) for cell in cells]
     present = np.array([cell is not None for cell in cells], dtype=bool)
     filler: Any = np.nan if kind is Kind.FLOAT else 0

@@ -46,6 +46,7 @@ class LogSource:
         self.tail = self.raw_tail = b""
         self._progress = progress
         self._total = sum(size_of(path) for path in self.paths)
+        self._heads: dict[int, Head] = {}
 
     @property
     def path(self) -> Path:
@@ -59,7 +60,9 @@ class LogSource:
 
     def head(self, size: int = HEAD) -> Head:
         """The first part of the first file."""
-        return head_of(self.path, size)
+        if size not in self._heads:
+            self._heads[size] = head_of(self.path, size)
+        return self._heads[size]
 
     def blocks(self, *, before: bytes = b"") -> Iterator[bytes]:
         """The cleaned text in blocks of whole lines, file after file; none is larger than 4 MiB.
@@ -164,7 +167,7 @@ def head_of(path: Path, size: int = HEAD) -> Head:
         # A bar that redraws itself has no newline for megabytes: then its last state ends it.
         end = max(raw.rfind(b"\n"), raw.rfind(b"\r")) + 1
         raw = raw[: end or size]
-    return Head(path.name, raw, clean(raw, dirt_of(raw)), complete)
+    return Head(path.name, raw, clean(raw, dirt_of(raw[:HEAD])), complete)
 
 
 def _line_blocks(path: Path, log: RepairLog, tell: Callable[[int], None]) -> Iterator[bytes]:
