@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forensics.diagnose.blocks import first_where
+from forensics.diagnose.blocks import blocks, first_where
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import FloatArray
 
@@ -17,6 +17,10 @@ def elements_log2(signals: Signals) -> FloatArray:
     norm · scale / √P, with P the elements of the parameters that are trained. fp16 holds nothing
     below 2^-24. A norm of 0 is -inf; NaN where it is not known (no fp16, no P, no scale).
     """
+    return signals.derived(_elements_log2)
+
+
+def _elements_log2(signals: Signals) -> FloatArray:
     unknown = np.full(len(signals), np.nan)
     manifest = signals.run.manifest
     if manifest is None or signals.precision != "fp16":
@@ -24,10 +28,15 @@ def elements_log2(signals: Signals) -> FloatArray:
     elements = sum(info.numel for info in manifest.parameters if info.requires_grad)
     if elements == 0:
         return unknown
-    with_scaler = signals.scaling.active
-    scale = signals.scale if signals.has("scaler_scale") else unknown if with_scaler else 1.0
-    finite = np.isfinite(signals.norm) & (signals.norm >= 0)
-    return np.asarray(np.log2(np.where(finite, signals.norm, np.nan) * scale / np.sqrt(elements)))
+    scale = signals.scale
+    if not signals.has("scaler_scale"):
+        scale = unknown if signals.scaling.active else np.ones(len(signals))
+    size = np.empty(len(signals))
+    for at in blocks(len(signals)):
+        norm = signals.norm[at]
+        known = np.where(np.isfinite(norm) & (norm >= 0), norm, np.nan)
+        size[at] = np.log2(known * scale[at] / np.sqrt(elements))
+    return size
 
 
 def prints_few_digits(values: FloatArray) -> bool:

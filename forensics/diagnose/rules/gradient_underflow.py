@@ -58,10 +58,10 @@ def gradient_underflow(signals: Signals, thresholds: Thresholds) -> Iterator[Fin
 
 def _low_rows(size: FloatArray, no_gradient: BoolArray, thresholds: Thresholds) -> IntArray:
     """Rows that are low in a window that is low, ascending."""
+    if np.count_nonzero(size < thresholds.warning_log2) < thresholds.most:
+        return np.empty(0, dtype=np.int64)
     known = np.flatnonzero(~np.isnan(size) & ~no_gradient)
     low = size[known] < thresholds.warning_log2
-    if int(low.sum()) < thresholds.most:
-        return known[:0]
     total = np.concatenate(([0], np.cumsum(low)))
     ends = np.arange(1, len(known) + 1)
     begins = np.maximum(ends - thresholds.window, 0)
