@@ -12,7 +12,7 @@ import click
 from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.cli.streams import say
 from forensics.diagnose.finding import Severity
-from forensics.diagnose.survey import Choice, SurveyRow, find_runs, worst
+from forensics.diagnose.survey import Choice, SurveyRow, find_runs, shown_path, worst
 from forensics.diagnose.survey_pool import survey
 from forensics.errors import ExitCode, InputError
 from forensics.render.output import choose_format
@@ -33,19 +33,22 @@ from forensics.settings import SEVERITIES, load_settings
     help="Exit 1 on a finding this severe or worse in any run. Default: never.",
 )
 @click.option("--config", metavar="FILE", type=click.Path(), help="Settings, as of `report`.")
+@click.option("--verbose", "-v", is_flag=True, help="Name the files that are no training logs.")
 @output_options
 def scan(
     directories: tuple[str, ...],
     jobs: int | None,
     fail_on: str | None,
     config: str | None,
+    verbose: bool,
     form: str | None,
     out: Path | None,
 ) -> ExitCode:
     """Judge many runs: a table, worst first.
 
-    Every run in and below DIR is judged (a directory with steps.csv or run.json); a file is taken
-    as a step log. A run that cannot be read is a row that says why.
+    Every run in and below DIR is judged: a directory with steps.csv or run.json, and each log of
+    another program, known by what is in it. What tells of one run (a rotated log, a Trainer's
+    checkpoints) is one row; a run that cannot be read is a row that says why.
 
     \b
     Examples:
@@ -58,22 +61,38 @@ def scan(
     """
     settings = load_settings(config)
     gone = [place for place in directories if not os.path.lexists(place)]
-    paths = list(find_runs([place for place in directories if place not in gone]))
+    passed: list[str] = []
+    paths = list(find_runs([place for place in directories if place not in gone], passed))
     if not paths and gone:
         raise _gone(gone[0])
     if not paths:
         where = ", ".join(directories)
-        raise InputError("holds no run", where=where, hint="a run has steps.csv or run.json")
+        _tell_passed(passed, verbose=verbose)
+        hint = (
+            "a run has steps.csv or run.json; a log is named like one, as train.log or metrics.csv"
+        )
+        raise InputError("holds no run and no training log", where=where, hint=hint)
     spare_the_input(out, map(str, paths))
     choice = Choice(
         select=settings.select, ignore=settings.ignore, thresholds=dict(settings.thresholds)
     )
     rows = _survey(paths, choice, jobs)
     put(_rendered(rows, choose_format(form, out), out), out)
+    _tell_passed(passed, verbose=verbose)
     for place in gone:
         say(_gone(place).line())
     limit = Severity[fail_on.upper()] if fail_on else settings.fail_on
     return _exit_code(rows, limit, missing=bool(gone))
+
+
+def _tell_passed(passed: Sequence[str], *, verbose: bool) -> None:
+    """Which files were taken for no logs, or how many."""
+    if verbose:
+        for path in passed:
+            say(f"{shown_path(path)}: no training log")
+    elif passed:
+        files = "1 file that is" if len(passed) == 1 else f"{len(passed):,} files that are"
+        say(f"passed over {files} no training log{'s' * (len(passed) > 1)}; --verbose names them")
 
 
 def _gone(place: str) -> InputError:

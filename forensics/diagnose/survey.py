@@ -69,32 +69,43 @@ class SurveyRow:
 UNREADABLE = "unreadable"
 
 
-def find_runs(places: Sequence[str]) -> Iterator[str]:
+def find_runs(places: Sequence[str], passed: list[str] | None = None) -> Iterator[str]:
     """The runs in and below some directories, each once, in order of name.
 
-    A directory that is a run is not searched further: what is in it belongs to it. A file is taken
-    as a step log. A directory that cannot be listed is given as if it were a run, so that its row
-    says why. Links to directories are not followed.
+    A directory that is a run is not searched further: what is in it belongs to it. In others a log
+    of another program is a run, and a directory whose logs are views or parts of one run is. A
+    file is taken as a log. A directory that cannot be listed is given as if it were a run, so that
+    its row says why. Links to directories are not followed.
+
+    Args:
+        places: directories and files.
+        passed: takes the files that are called like logs and are none.
     """
     seen: set[str] = set()
     for place in places:
-        for path in _runs_at(place):
+        for path in _runs_at(place, [] if passed is None else passed):
             real = os.path.realpath(path)
             if real not in seen:
                 seen.add(real)
                 yield path
 
 
-def _runs_at(place: str) -> Iterator[str]:
+def _runs_at(place: str, passed: list[str]) -> Iterator[str]:
     if not os.path.isdir(place):
         yield place
         return
+    from forensics.runlog.log_search import search_folder
+
     closed: list[str] = []
     for directory, below, files in os.walk(place, onerror=lambda e: closed.append(e.filename)):
         if any(mark in files for mark in MARKS):
             below.clear()
             yield directory
-        below.sort()
+            continue
+        found = search_folder(Path(directory), files, below)
+        below[:] = found.below
+        passed.extend(map(str, found.passed))
+        yield from map(str, found.places)
     yield from sorted(closed)
 
 

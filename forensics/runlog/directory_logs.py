@@ -32,9 +32,9 @@ _DEPTH = 2
 _RUN_MARKS = ("run.json", "steps.csv", "steps.csv.gz")
 SURE = 0.3
 """Confidence from which a file in a directory is taken for a log."""
-_CHECKPOINTED = "hf-trainer-state"
+CHECKPOINTED = "hf-trainer-state"
 """A format of which every checkpoint holds a copy: the last one has it all."""
-_VALIDATION = frozenset(("validation", "val", "valid", "eval", "test"))
+VALIDATION = frozenset(("validation", "val", "valid", "eval", "test"))
 """Folders beside the training's in which some writers keep what evaluations logged."""
 _VIEWS = (
     frozenset(("hf-trainer-state", "hf-stdout", "tensorboard", "wandb-history")),
@@ -51,8 +51,8 @@ _MOST_NAMED = 6
 """Logs that a refusal names one by one."""
 _MOST_ASIDE = 2
 """Files passed over that a note names one by one."""
-_CHECKPOINT = re.compile(r"checkpoint\W?\d+\Z")
-_ROTATION = re.compile(r"[.\-_]?\d+(?=\Z|\.)")
+CHECKPOINT = re.compile(r"checkpoint\W?\d+\Z")
+ROTATION = re.compile(r"[.\-_]?\d+(?=\Z|\.)")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _candidates(directory: Path) -> tuple[list[Path], list[Path]]:
         for folder in level:
             files, inner = _entries(folder)
             logs = [path for path in files if is_log_name(path.name)]
-            near = depth == 0 or _CHECKPOINT.match(folder.name)
+            near = depth == 0 or CHECKPOINT.match(folder.name)
             (own if near else below).extend(logs)
             folders += [entry for entry in inner if not _is_apart(entry)]
         level = folders
@@ -147,7 +147,7 @@ def is_log_name(name: str) -> bool:
     if _EVENTS in name:
         return True
     bare = _PACKED.sub("", name)
-    unrotated = _ROTATION.sub("", bare) if not _SUFFIX.search(bare) else bare
+    unrotated = ROTATION.sub("", bare) if not _SUFFIX.search(bare) else bare
     return bool(_SUFFIX.search(unrotated) or _SUFFIX.search(bare) or _WORD.search(unrotated))
 
 
@@ -199,20 +199,20 @@ def one_run(directory: Path, logs: Sequence[LogFile]) -> Chosen:
 
 def _older_copies(directory: Path, logs: Iterable[LogFile]) -> set[Path]:
     """States in checkpoints of which a later one, or the directory's own, holds all they have."""
-    states = [log.path for log in logs if log.format == _CHECKPOINTED]
+    states = [log.path for log in logs if log.format == CHECKPOINTED]
     below = [path for path in states if path.parent != directory]
-    copies = [path for path in below if _CHECKPOINT.match(path.parent.name)]
+    copies = [path for path in below if CHECKPOINT.match(path.parent.name)]
     if len(below) == len(states):
         copies = sorted(copies, key=lambda path: natural(path.parent))[:-1]
     return set(copies)
 
 
 def _of_one_format(directory: Path, name: str, files: list[Path]) -> list[Path]:
-    files = [path for path in files if path.parent.name not in _VALIDATION] or files
+    files = [path for path in files if path.parent.name not in VALIDATION] or files
     nearest = min(len(path.parts) for path in files)
     files = [path for path in files if len(path.parts) == nearest]
     one_folder = len({path.parent for path in files}) == 1
-    stems = {_ROTATION.sub("", path.name) for path in files}
+    stems = {ROTATION.sub("", path.name) for path in files}
     if one_folder and (len(stems) == 1 or name == "tensorboard"):
         return sorted(files, key=lambda path: (path.stat().st_mtime, natural(path)))
     raise several(directory, files, name)

@@ -50,7 +50,56 @@ def test_json_to_a_file(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_run_at_all_is_exit_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scan", str(tmp_path)]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "holds no run and no training log" in capsys.readouterr().err
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Logs of other programs in folders, among files that are none."""
+    bad = "".join(
+        f'{{"step": {i}, "loss": {"NaN" if i > 40 else 3 - i / 60}}}\n' for i in range(60)
+    )
+    good = bad.replace("NaN", "2.3")
+    for name, text in (("a/train.jsonl", bad), ("b/c/train.jsonl", good)):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "a" / "config.json").write_text('{"layers": 4}')
+    (tmp_path / "notes.txt").write_text("Nothing here.\n")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    return tmp_path
+
+
+def test_logs_of_other_programs_are_rows_too(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scan", str(logs), "--format", "json"]) == 0
+    told = capsys.readouterr()
+    rows = json.loads(told.out)["runs"]
+    assert [Path(row["path"]).relative_to(logs).as_posix() for row in rows] == [
+        "a/train.jsonl",
+        "b/c/train.jsonl",
+    ]
+    assert (rows[0]["root"], rows[0]["step"]) == ("nonfinite-loss", 41)
+    assert told.err == (
+        "forensics: passed over 2 files that are no training logs; --verbose names them\n"
+    )
+
+
+def test_verbose_names_what_was_passed_over(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scan", str(logs), "--verbose"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(f"forensics: {logs}/") for line in told] == [
+        "notes.txt: no training log",
+        "a/config.json: no training log",
+    ]
+
+
+def test_a_run_of_our_own_and_logs_are_one_table(
+    runs: Path, logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scan", str(runs)]) == 0
+    out = capsys.readouterr().out
+    assert "5 runs: 2 critical, 1 unreadable, 2 healthy" in out
 
 
 def test_a_place_that_does_not_exist_is_exit_2_and_one_line(

@@ -28,8 +28,11 @@ def test_runs_are_found_below_and_not_inside_one_another(tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     single = tmp_path / "log.csv"
     single.write_text("step,loss\n0,1\n")
-    assert list(find_runs([str(tmp_path)])) == [second, first]
-    assert list(find_runs([first, str(tmp_path), str(single)])) == [first, second, str(single)]
+    (tmp_path / "log.txt").write_text("This is none.\n")
+    passed: list[str] = []
+    assert list(find_runs([str(tmp_path)], passed)) == [str(single), second, first]
+    assert passed == [str(tmp_path / "log.txt")]
+    assert list(find_runs([first, str(single), str(tmp_path)])) == [first, str(single), second]
     assert list(find_runs([str(tmp_path / "nothing")])) == [str(tmp_path / "nothing")]
 
 

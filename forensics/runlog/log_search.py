@@ -1,0 +1,124 @@
+"""Logs of other programs among many files: by their names, and a glance at the first part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from forensics.errors import InputError
+from forensics.frozen import dataclass
+from forensics.runlog.directory_logs import (
+    CHECKPOINT,
+    CHECKPOINTED,
+    ROTATION,
+    SURE,
+    VALIDATION,
+    LogFile,
+    is_log_name,
+    natural,
+    one_run,
+)
+from forensics.runlog.importers.detect import Choice, detect
+from forensics.runlog.scanner.head import HEAD, Head
+from forensics.runlog.scanner.source import head_of
+
+_GLANCE = 64 << 10
+"""Bytes by which most files are told to be a log, or none."""
+_TELLING = re.compile(
+    rb"(?i)loss|norm|overflow|learning.?rate|\blr\b|scale|brain\.Event|Wall time"
+    rb"|\A\s*\[\s*\[\s*1\d{9}"
+)
+"""What every log of a training has one of."""
+_STATE = "trainer_state.json"
+_CLOSED = frozenset(("__pycache__", "node_modules", "site-packages"))
+_OF_THE_TRAINER = frozenset(("runs", "wandb"))
+"""Folders in which the Trainer keeps further views of the run whose log lies beside them."""
+_TRAINING = frozenset(("train", "training"))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one folder holds.
+
+    Attributes:
+        places: paths that ``load_run`` takes, a run each.
+        passed: files that are called like logs and are none.
+        below: names of the folders in it in which more runs may be.
+    """
+
+    places: tuple[Path, ...]
+    passed: tuple[Path, ...]
+    below: tuple[str, ...]
+
+
+def search_folder(folder: Path, files: Sequence[str], folders: Sequence[str]) -> Found:
+    """The logs in one folder; what tells of one run is one place.
+
+    Args:
+        folder: where to look.
+        files: names of the files in it.
+        folders: names of the folders in it.
+    """
+    logs: list[LogFile] = []
+    passed: list[Path] = []
+    named = [folder / name for name in files if is_log_name(name)]
+    for path in sorted(named, key=natural):
+        choice = glance(path)
+        if choice is None:
+            passed.append(path)
+        else:
+            logs.append(LogFile(path, choice.importer.name, choice.match.confidence))
+    checkpoints = [n for n in folders if CHECKPOINT.match(n) and (folder / n / _STATE).is_file()]
+    if checkpoints:
+        last = max((folder / name for name in checkpoints), key=natural) / _STATE
+        if glance(last) is not None:
+            logs.append(LogFile(last, CHECKPOINTED, 1.0))
+    below = [n for n in folders if n not in checkpoints and not _is_closed(n, folders, logs)]
+    return Found(tuple(_places(folder, logs)), tuple(passed), tuple(sorted(below)))
+
+
+def _is_closed(name: str, beside: Sequence[str], logs: Sequence[LogFile]) -> bool:
+    """Can nothing be in a folder that is a run of its own?"""
+    if name.startswith(".") or name in _CLOSED:
+        return True
+    if name in VALIDATION and not _TRAINING.isdisjoint(beside):
+        return True
+    return name in _OF_THE_TRAINER and any(log.format.startswith("hf-") for log in logs)
+
+
+def _places(folder: Path, logs: Sequence[LogFile]) -> list[Path]:
+    """The folder where its logs are one run, else each log."""
+    paths = [log.path for log in logs]
+    if len(logs) < 2:
+        return paths
+    try:
+        chosen = one_run(folder, logs)
+    except InputError:
+        return paths
+    views = len({log.format for log in logs}) > 1 or logs[0].format in ("tensorboard", CHECKPOINTED)
+    return [folder] if views or _is_rotation(chosen.files) else paths
+
+
+def _is_rotation(files: Sequence[Path]) -> bool:
+    """Is one of them called as all are without their number? ``job1`` and ``job2`` are two runs."""
+    return any(ROTATION.sub("", path.name) == path.name for path in files)
+
+
+def glance(path: Path) -> Choice | None:
+    """What a file is a log of, by its first part; None where it is none or cannot be read."""
+    try:
+        head = head_of(path, _GLANCE)
+        if _TELLING.search(head.raw) is None:
+            return None
+        choice = _sure(head)
+        if choice is None and not head.complete:
+            choice = _sure(head_of(path, HEAD))
+        return choice
+    except (InputError, OSError):
+        return None
+
+
+def _sure(head: Head) -> Choice | None:
+    choice = detect(head)
+    return choice if choice is not None and choice.match.confidence >= SURE else None
