@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.ending import Crash, crash_after, line_of, lines_of_end
 from forensics.runlog.scanner.head import LONG_HEAD, Head
 from forensics.runlog.scanner.last_words import with_fatal_loss
+from forensics.runlog.scanner.rounded import without_rounded_rates
 from forensics.runlog.scanner.source import LogSource, head_of, newlines_in, size_of
 from forensics.runlog.steps import Repair, StepTable
 
@@ -78,13 +79,18 @@ def import_logs(paths: Sequence[Path], reading: Reading) -> StepTable | None:
             hint="--format-in csv or jsonl reads named columns",
         )
     source = LogSource(paths, reading.progress)
-    table = choice.importer.read(source, reading)
+    try:
+        table = choice.importer.read(source, reading)
+    finally:
+        source.finish()
     if not choice.importer.binary:
         source.read_tail()
 
     def is_record(text: bytes) -> bool:
         return _has_record(choice.importer, text)
 
+    if not choice.importer.binary:
+        table = without_rounded_rates(table, _ends(source))
     table = with_fatal_loss(table, source.tail, is_record)
     crash = crash_after(source.tail, is_record)
     facts = replace(
@@ -110,6 +116,12 @@ def _has_record(importer: Importer, text: bytes) -> bool:
     if importer.columns and _ROW.search(text):
         return True
     return importer.sniff(Head("", text, text, True)) is not None
+
+
+def _ends(source: LogSource) -> Iterator[bytes]:
+    """The first and the last part of the clean text."""
+    yield source.head().text
+    yield source.tail
 
 
 def _place(crash: Crash, source: LogSource) -> int | None:

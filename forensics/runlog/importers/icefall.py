@@ -65,7 +65,7 @@ class _Log:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self._epochs = EpochSteps(first=0)
-        self._step, self._warned = -1, 0
+        self._step, self._warned, self._small = -1, 0, b""
 
     def read(self, block: bytes) -> None:
         """Append the rows of a block of whole lines."""
@@ -80,7 +80,9 @@ class _Log:
                 steps.append(self._step)
                 cells.append((loss, rest, b""))
             elif match["small"] is not None:
-                self._warned += 1  # after the batch that was logged last, at steps that nobody told
+                # After the batch that was logged last, at steps that nobody told; of every rank.
+                self._warned += match["small"] != self._small
+                self._small = match["small"]
                 steps.append(self._step + self._warned)
                 cells.append((b"", b" grad_scale: " + match["small"], b""))
             else:

@@ -7,6 +7,8 @@ is taken where it changes.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
@@ -25,8 +27,10 @@ _COLUMNS = {
     b"reduced_train_loss": "loss",
     b"val_loss": "val_loss",
     b"grad_norm": "grad_l2_pre_clip",
+    b"gradient_norm": "grad_l2_pre_clip",
     b"loss_scale": "scaler_scale",
 }
+_GLUED = re.compile(rb"(?<=[^\n])(?=Epoch \d{1,9}:[ \t]{1,9}\d{1,3}%)")
 _PRINTED = LineCells(_COLUMNS, before=rb"[\s|]")
 _BAR = LineCells(_COLUMNS, before=rb"[\s,\[]", equals=b"=")
 
@@ -46,7 +50,7 @@ def _line_at(text: bytes, at: int) -> bytes:
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows, validation = Rows(source.log), _Validation()
     for block in source.blocks():
-        lines = [line for line in block.split(b"\n") if _NEEDLE in line]
+        lines = [line for line in _lines(block) if _NEEDLE in line]
         if not lines:
             continue
         bar = _NEEDLE + b"=" in lines[0]
@@ -60,6 +64,13 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         rows.extend({"step": step[keep].astype(np.int64), **_at(columns, keep)})
     facts = LogFacts(step_base=0, meanings={"loss": Meaning.LAST})
     return rows.table(nemo_text.name, facts, where=source.path)
+
+
+def _lines(block: bytes) -> list[bytes]:
+    """The lines, and the states of a bar that were copied into one line."""
+    if block.count(_NEEDLE) > block.count(b"\n") + 1:
+        block = _GLUED.sub(b"\n", block)
+    return block.split(b"\n")
 
 
 def _at(columns: Columns, rows: BoolArray) -> Columns:

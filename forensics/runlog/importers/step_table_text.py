@@ -51,7 +51,8 @@ _LAYOUT = Layout(
     mark=b"tep",
 )
 _RECORD = re.compile(
-    _LAYOUT.start + rb"\|[ \t]*(?:(?:train|val|validation)[ _])?[lL]oss[ \t]*[:=]?[ \t]*" + NUMBER
+    _LAYOUT.start + rb"\|[ \t]*(?:(?:train|val|validation)[ _])?[lL]oss[ \t]*[:=]?[ \t]*"
+    rb"(?>" + NUMBER + rb")(?![ \t]+[A-Za-z_]\w*[:=])"
 )
 
 

@@ -258,3 +258,11 @@ def test_words_and_colons_of_chinese_tutorials(tmp_path: Path) -> None:
     assert table.step.tolist() == list(range(100, 2500, 100))
     assert table["loss"][0] == 2.5
     assert table["val_loss"][1] == 262.5
+
+
+def test_cells_that_only_blanks_part_are_no_table_of_bars(tmp_path: Path) -> None:
+    lines = [f"Step {n} | loss:{n}.25 lr:2e-05 tokens:9 grad_norm:0.75" for n in range(1, 9)]
+    table = table_of(tmp_path, lines)
+    assert table["loss"][:2].tolist() == [1.25, 2.25]
+    assert table["grad_l2_pre_clip"].tolist() == [0.75] * 8
+    assert table["lr"].tolist() == [2e-5] * 8

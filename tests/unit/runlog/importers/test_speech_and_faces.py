@@ -89,6 +89,15 @@ def test_insightface_rounds_a_small_scale_to_nothing(tmp_path: Path) -> None:
     assert any("below 0.5" in note for note in table.facts.notes)
 
 
+def test_icefalls_ranks_warn_of_the_same_small_scale(tmp_path: Path) -> None:
+    small = "2024-01-14 WARNING [train.py:9] ({}/2) Grad scale is small: {}\n"
+    text = "".join(icefall(b) for b in (0, 50, 100))
+    text += "".join(small.format(rank, scale) for scale in (1e-4, 1e-5) for rank in (0, 1))
+    table = read(tmp_path, text + "RuntimeError: grad_scale is too small, exiting: 1e-05\n")
+    assert table.step.tolist() == [0, 50, 100, 101, 102]
+    assert column(table, "scaler_scale")[3:] == [1e-4, 1e-5]
+
+
 def test_icefall_warns_of_a_small_scale_and_validates(tmp_path: Path) -> None:
     text = "".join(icefall(b) for b in (0, 50))
     text += "2022 INFO [train.py:861] (0/8) Epoch 1, validation: loss=2.5, simple_loss=2.4\n"

@@ -122,6 +122,19 @@ def test_a_validation_that_is_repeated_is_taken_where_it_changes(tmp_path: Path)
     assert column(read(tmp_path, text), "val_loss") == [None, None, None, 4.0, None, None]
 
 
+def test_states_of_a_nemo_bar_that_were_copied_into_one_line(tmp_path: Path) -> None:
+    text = ", ".join(
+        f"Epoch 0:   3%|3   | {n + 2}/900 [2:12<76:14, 14.05s/it, loss=nan, v_num=, "
+        f"reduced_train_loss={n}.5, gradient_norm=1.25, global_step={n}.0"
+        for n in range(1, 9)
+    )
+    table = read(tmp_path, "Loss=3.9, throughput=19.0, " + text + "\n")
+    assert table.source_format == "nemo"
+    assert table.step.tolist() == list(range(1, 9))
+    assert column(table, "loss")[:3] == [1.5, 2.5, 3.5]
+    assert column(table, "grad_l2_pre_clip") == [1.25] * 8
+
+
 def test_the_nan_of_a_nemo_bar_is_not_the_loss(tmp_path: Path) -> None:
     text = "".join(
         f"\rEpoch 0: :   2%|2  | {s}/100 [00:05<04:10, loss=nan, v_num=3, "
