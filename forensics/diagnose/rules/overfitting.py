@@ -13,7 +13,9 @@ Evidence
     Validation and training loss at the start, at the best and at the end.
 
 Silent when
-    Fewer than 5 validation losses are finite, or fewer than 3 come after the best.
+    Fewer than 5 validation losses are finite, or fewer than 3 come after the best. Where single
+    ones are too noisy to tell, the medians of 5 must rise by 25 % and not come back, and the
+    training loss must halve.
 """
 
 from __future__ import annotations
@@ -21,14 +23,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rule import rule, threshold
-from forensics.diagnose.series import MAD_TO_SIGMA, median, theil_sen
+from forensics.diagnose.series import MAD_TO_SIGMA, median, row_medians, theil_sen
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number, percent
 from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray, IntArray
+
+_WINDOW = 5
+"""Validations whose median is looked at where single ones are too noisy to tell."""
+_WORTHWHILE = 5
+"""Windows that there must be."""
+_OF_MEDIAN = 1.25
+"""Standard error of a median, in those of a mean, for Gaussian noise."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,10 @@ class Thresholds:
     sigmas: float = threshold(4.0, "the best of many is 2 to 3 standard deviations low by luck")
     share: float = threshold(0.03, "validation losses of converged runs wander by 1 to 2 %")
     serious: float = threshold(0.10, "a model that is worse by this much is not the one to keep")
+    noisy: float = threshold(0.25, "rise of medians of 5; correlated noise of 10 % wanders by 20 %")
+    halved: float = threshold(
+        0.5, "training loss beside it: what is learned by heart keeps falling"
+    )
     fall: float = threshold(0.02, "training loss, as a share: it must still be learning")
 
 
@@ -59,22 +73,51 @@ def overfitting(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     validation = values[rows]
     if len(rows) < thresholds.points:
         return
-    best = int(np.argmin(validation))
-    after = validation[best:]
-    if len(after) <= 3:
+    plain = _rising(validation, 1, thresholds)
+    rising = plain or _rising(validation, _WINDOW, thresholds)
+    if rising is None:
         return
-    around = validation[max(0, best - 1) : best + 2]  # the best of many is low by luck
-    level, end = median(around), median(after[-3:])
-    size = max(abs(level), 1e-300)
-    least = max(thresholds.share * size, thresholds.sigmas * _noise(validation))
-    if float(after[-3:].min()) - level <= least or not theil_sen(_thinned(after)) > 0:
-        return
+    best, rise, end = rising
     before, now = _training(signals, rows, best), _training(signals, rows, len(rows) - 1)
-    if not before - now > thresholds.fall * abs(before):
+    if not before - now > (thresholds.fall if plain else thresholds.halved) * abs(before):
         return
-    rise = (end - level) / size
-    told = (float(after[0]), end)
+    told = (float(validation[best]), end)
     yield _finding(signals, rows, best, told, (before, now), rise, thresholds.serious)
+
+
+def _rising(
+    validation: FloatArray, window: int, thresholds: Thresholds
+) -> tuple[int, float, float] | None:
+    """Index of the best, rise since then as a share, and the level at the end; None if no rise.
+
+    Args:
+        validation: finite losses, shape (validations,).
+        window: validations whose median is looked at: 1 is the losses themselves.
+        thresholds: of the rule.
+    """
+    if len(validation) < _WORTHWHILE * window and window > 1:
+        return None
+    values = row_medians(sliding_window_view(validation, window))
+    best = int(np.argmin(values))
+    after = values[best:]
+    if len(after) <= 3 * window:
+        return None
+    around = values[max(0, best - 1) : best + 2]  # the best of many is low by luck
+    level, last = median(around), after[-3 * window :: window]
+    size = max(abs(level), 1e-300)
+    spread = _noise(validation) * (1 if window == 1 else _OF_MEDIAN / float(np.sqrt(window)))
+    least = max(thresholds.share * size, thresholds.sigmas * spread)
+    if float(last.min()) - level <= least or not theil_sen(_thinned(after)) > 0:
+        return None
+    end = median(last)
+    if window > 1 and not _stays_up(after, level, end - level, thresholds.noisy * size):
+        return None
+    return best + int(np.argmin(validation[best : best + window])), (end - level) / size, end
+
+
+def _stays_up(after: FloatArray, level: float, rise: float, least: float) -> bool:
+    """Has it risen far, and not once come halfway back in the later half? Noise wanders back."""
+    return rise > least and float(after[len(after) // 2 :].min()) > level + 0.5 * rise
 
 
 def _noise(values: FloatArray) -> float:

@@ -63,3 +63,24 @@ def test_silent_when_training_gets_worse_too() -> None:
 
 def test_silent_on_four_validations() -> None:
     assert not judged(validated(np.array([5.0, 1.0]), np.array([2.0, 3.0, 4.0, 5.0])))
+
+
+def test_fires_through_the_noise_where_the_training_loss_halves() -> None:
+    by_heart = np.array([5.0, 3.0, 1.0, 0.5, 0.3, 0.2])
+    course = np.concatenate((np.linspace(3.0, 1.0, 12), np.linspace(1.0, 1.7, 8), np.full(40, 1.7)))
+    for seed in range(5):
+        noise = np.exp(0.08 * np.random.default_rng(seed).normal(size=60))
+        (finding,) = judged(validated(by_heart, course * noise))
+        assert finding.severity is Severity.WARNING
+        assert 900 <= finding.first_step <= 1_700
+        assert not judged(validated(np.array([5.0, 3.0, 2.9]), course * noise))
+
+
+def test_silent_at_noise_that_wanders_and_comes_back() -> None:
+    by_heart = np.array([5.0, 3.0, 1.0, 0.5, 0.3, 0.2])
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        wander = np.zeros(60)
+        for i in range(1, 60):
+            wander[i] = 0.6 * wander[i - 1] + 0.8 * rng.normal()
+        assert not judged(validated(by_heart, curve(60, 59, 0.0, 0.0) * np.exp(0.05 * wander)))
