@@ -66,14 +66,18 @@ def test_silent_on_four_validations() -> None:
 
 
 def test_fires_through_the_noise_where_the_training_loss_halves() -> None:
-    by_heart = np.array([5.0, 3.0, 1.0, 0.5, 0.3, 0.2])
-    course = np.concatenate((np.linspace(3.0, 1.0, 12), np.linspace(1.0, 1.7, 8), np.full(40, 1.7)))
-    for seed in range(5):
-        noise = np.exp(0.08 * np.random.default_rng(seed).normal(size=60))
-        (finding,) = judged(validated(by_heart, course * noise))
-        assert finding.severity is Severity.WARNING
-        assert 900 <= finding.first_step <= 1_700
-        assert not judged(validated(np.array([5.0, 3.0, 2.9]), course * noise))
+    by_heart, learned = np.array([5.0, 3.0, 1.0, 0.5, 0.3, 0.2]), np.array([5.0, 3.0, 2.9])
+    course = np.concatenate((np.linspace(3.0, 1.0, 12), np.linspace(1.0, 1.8, 8), np.full(40, 1.8)))
+    through, plain = 0, 0
+    for seed in range(12):
+        validation = course * np.exp(0.12 * np.random.default_rng(seed).normal(size=60))
+        found = judged(validated(by_heart, validation))
+        assert all(900 <= finding.first_step <= 1_700 for finding in found)
+        assert all(finding.severity is Severity.WARNING for finding in found)
+        through += len(found)
+        plain += len(judged(validated(learned, validation)))
+    assert through >= 8
+    assert plain <= through / 2
 
 
 def test_silent_at_noise_that_wanders_and_comes_back() -> None:
