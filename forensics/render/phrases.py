@@ -17,6 +17,8 @@ from forensics.diagnose.wording import number, power_of_two, start_of, steps
 
 MOST_POINTS = 8
 """Points of one evidence line that are shown; JSON has them all."""
+MOST_REMEDIES = 4
+"""Pieces of advice that are shown unasked; nobody follows a fifth at night."""
 MOST_REASONS = 3
 """Reasons for skipped rules that are told unasked; more are counted."""
 MOST_REPAIRS = 3

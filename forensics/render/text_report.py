@@ -9,6 +9,7 @@ from forensics.diagnose.report_order import FOLLOWS, ROOT, FindingGroup, report_
 from forensics.render.ansi import BOLD, DIM, severity_code, status_code
 from forensics.render.page import MARGIN, Cell, Page
 from forensics.render.phrases import (
+    MOST_REMEDIES,
     facts_line,
     lost,
     message,
@@ -23,8 +24,6 @@ from forensics.render.sparkline import put_sparklines
 
 MOST_ROWS = 12
 """Rows of findings that are shown unasked; more are counted, and JSON has them all."""
-MOST_REMEDIES = 4
-"""Pieces of advice that are shown unasked; nobody follows a fifth at night."""
 _SEVERITY_WIDTH = 8
 _RULE_WIDTH = 25
 _SPAN_WIDTH = 18
@@ -124,7 +123,7 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
     if not diagnosis.findings:
         return
     verdict = diagnosis.verdict
-    told = {*(entry.detail for entry in verdict.timeline)}
+    told = {*(entry.detail for entry in verdict.timeline), _as_message(verdict.summary)}
     drawn: set[str] = set()
     rows = report_order(diagnosis, apart=verbose)
     shown = rows if verbose else rows[:MOST_ROWS]
@@ -179,6 +178,11 @@ def _detail(
         for label, text in (("cause", finding.cause), ("do", finding.remedy)):
             if text:
                 page.paragraph(f"{label}: {text}", indent=indent, hang=indent + 2)
+
+
+def _as_message(summary: str) -> str:
+    """A verdict's sentence as a finding's message would say it."""
+    return f"{summary[:1].lower()}{summary[1:]}".rstrip(".")
 
 
 def _folded(rows: Iterable[FindingGroup]) -> str:

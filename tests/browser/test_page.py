@@ -58,6 +58,44 @@ def test_the_rows_around_a_finding_are_there_one_by_one_in_a_million(page: Page)
     assert "loss NaN" in legend(page, "loss")
 
 
+def test_a_zoom_draws_one_place_a_pixel_and_loses_neither_spike_nor_gap(page: Page) -> None:
+    page.open("spiked")
+    found = page.js(
+        "(() => { const step = [...Array(10000).keys()], values = step.map((i) => 1 + i / 1e4);"
+        "values[7777] = 50; values[2222] = -50; values.fill(null, 5000, 5500);"
+        "const view = new Places.View(step, 0, 9999, 300);"
+        "const [low, high, middle] = ['lowest', 'highest', 'median'].map("
+        "  (name) => view.gather(values, Places[name]));"
+        "return {places: view.step.length, high: Math.max(...high), low: Math.min(...low),"
+        "  middle: Math.max(...middle), gaps: middle.filter((v) => v == null).length,"
+        "  joined: view.starts.every((s, i) => i === 0 || view.range(i - 1)[1] === s),"
+        "  ends: [view.starts[0], view.end]}; })()"
+    )
+    assert found["places"] <= 302
+    assert (found["low"], found["high"]) == (-50, 50)
+    assert found["middle"] < 2
+    assert 10 <= found["gaps"] <= 15
+    assert found["joined"]
+    assert found["ends"] == [0, 10_000]
+
+
+def test_a_zoom_holds_the_places_within_it_and_one_on_either_side(page: Page) -> None:
+    page.open("spiked")
+    found = page.js(
+        "(() => { const step = [...Array(100).keys()].map((i) => 10 * i);"
+        "const view = new Places.View(step, 200, 300, 1000);"
+        "return [view.starts, view.beside(25, 1), view.beside(25, -1), view.beside(31, 1),"
+        "  view.beside(90, -1)]; })()"
+    )
+    assert found == [[*range(19, 32)], 26, 24, 32, 89]
+
+
+def test_a_nan_among_the_rows_of_one_pixel_is_told(page: Page) -> None:
+    page.open("million")
+    page.hover(LOSS, 0.9)
+    assert "NaN" in legend(page, "loss")
+
+
 def test_an_injected_script_does_not_run(page: Page) -> None:
     page.open("spiked")
     page.driver.execute_script(

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from forensics.render.safe_text import visible
 
-SCRIPTS = ("uplot.min.js", "axes.js", "panel.js", "charts.js", "page.js")
+SCRIPTS = ("uplot.min.js", "axes.js", "places.js", "panel.js", "charts.js", "page.js")
 """In the order in which they run."""
 STYLES = ("uplot.min.css", "page.css")
 _IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forensics.diagnose.bisection_file import bisection_of
@@ -17,7 +17,15 @@ from forensics.render.html.charts import ChartView, chart_views, charts_json
 from forensics.render.html.configuration import configuration
 from forensics.render.html.parameters import ParamsView, params_view
 from forensics.render.markdown_report import render_markdown
-from forensics.render.phrases import facts_line, lost, message, remedies, span, tally
+from forensics.render.phrases import (
+    MOST_REMEDIES,
+    facts_line,
+    lost,
+    message,
+    remedies,
+    span,
+    tally,
+)
 from forensics.runlog.run import Run
 
 MOST_EPISODES = 50
@@ -82,7 +90,8 @@ class RunView:
         facts: the line below the path.
         summary: the verdict in a sentence or two.
         notes: what else the reader must know of the log, a clause each.
-        advice: what to do: the rule it is for (empty for the root) and the text.
+        advice: what to do first: the rule it is for (empty for the root) and the text.
+        more_advice: the rest of it.
         tally: rules clear, skipped and failed, repairs.
         charts: what stands around the drawings; empty where there is nothing to draw.
         chart_data: what is drawn, plain JSON.
@@ -97,6 +106,7 @@ class RunView:
     notes: tuple[str, ...]
     findings: tuple[FindingView, ...]
     advice: tuple[tuple[str, str], ...]
+    more_advice: tuple[tuple[str, str], ...]
     tally: str
     charts: tuple[ChartView, ...]
     chart_data: dict[str, Any]
@@ -126,6 +136,7 @@ def run_view(
     if run is not None:
         charts = chart_series(run, diagnosis, places=places, close_up=close_up)
     result, notes = (None, ()) if run is None else bisection_of(run)
+    advice = tuple(_advice(diagnosis))
     return RunView(
         key=key,
         diagnosis=diagnosis,
@@ -134,7 +145,8 @@ def run_view(
         summary=_summary(diagnosis),
         notes=(*diagnosis.run.superseded, *lost(diagnosis.run)),
         findings=finding_views(diagnosis),
-        advice=tuple(_advice(diagnosis)),
+        advice=advice[:MOST_REMEDIES],
+        more_advice=advice[MOST_REMEDIES:],
         tally=tally(diagnosis, verbose=True, settings=settings),
         charts=() if charts is None else chart_views(charts),
         chart_data={} if charts is None else charts_json(charts),
@@ -205,6 +217,18 @@ def _evidence(evidence: Evidence) -> EvidenceView:
     )
 
 
+def _headed(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The lines that have a text; one without a label goes on the one before, as no row may have
+    an empty header."""
+    headed: list[tuple[str, str]] = []
+    for label, text in lines:
+        if text and (label or not headed):
+            headed.append((label, text))
+        elif text:
+            headed[-1] = (headed[-1][0], f"{headed[-1][1]}; {text}")
+    return tuple(headed)
+
+
 def _bisection(result: BisectionResult) -> BisectionView:
     located = result.status is BisectStatus.LOCATED
     lines = [("states", told.states(result)), ("replay", told.replay(result))]
@@ -218,7 +242,7 @@ def _bisection(result: BisectionResult) -> BisectionView:
         located=located,
         headline=told.headline(result) if located else "",
         verdict=(result.reason if located else told.verdict(result)),
-        lines=tuple((label, text) for label, text in lines if text),
+        lines=_headed(lines),
         trials=tuple(
             (one.change, told.outcome(one, result.first_bad_step), told.note(one)) for one in trials
         ),

@@ -2,6 +2,7 @@
 // The charts of each run: one cursor and one zoom for all of them, by mouse, touch and keys.
 (() => {
   const { whole, placeOf } = Axes;
+  const CROWDED = 250; // places from which a narrow chart has several a pixel
   const DATA = JSON.parse(document.getElementById("data").textContent);
   const ROOT = document.documentElement;
 
@@ -16,6 +17,8 @@
       this.ends = [this.data.first - single, this.data.last + single];
       this.shown = [...this.ends];
       for (const part of section.querySelectorAll(".zoom, .lanes, .help, .readout")) part.hidden = false;
+      this.crowded = this.data.step.length > CROWDED;
+      this.look(...this.ends);
       this.panels = [];
       for (const chart of this.data.charts) {
         this.panels.push(new Panel(this, chart, section.querySelector(`figure[data-chart="${chart.name}"]`)));
@@ -24,6 +27,12 @@
       this.listen();
       this.show(...this.ends);
       this.ready = true;
+    }
+
+    // Choose the places that are drawn from one step to another: one a pixel.
+    look(from, to) {
+      const width = Math.max(this.section.clientWidth - 64, 100);
+      this.view = new Places.View(this.data.step, from, to, width);
     }
 
     follow(min, max) {
@@ -38,7 +47,13 @@
       if (!Number.isFinite(from)) from = first;
       this.shown = [from, from + wide];
       this.busy = true;
-      for (const { plot } of this.panels) plot.batch(() => plot.setScale("x", { min: from, max: from + wide }));
+      this.look(from, from + wide);
+      for (const panel of this.panels) {
+        panel.plot.batch(() => {
+          panel.plot.setData(panel.viewed(), false);
+          panel.plot.setScale("x", { min: from, max: from + wide });
+        });
+      }
       queueMicrotask(() => { this.busy = false; });
       this.form.elements.from.value = Math.round(this.shown[0]);
       this.form.elements.to.value = Math.round(this.shown[1]);
@@ -71,7 +86,7 @@
       const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       const named = { "+": "in", "=": "in", "-": "out", 0: "all" }[event.key];
       if (sideways && event.shiftKey) this.pan(sideways * 0.25);
-      else if (sideways) this.move(this.place == null ? null : this.place + sideways);
+      else if (sideways) this.move(this.place == null ? null : this.view.beside(this.place, sideways));
       else if (event.key === "Home") this.move(placeOf(this.data.step, this.shown[0]));
       else if (event.key === "End") this.move(placeOf(this.data.step, this.shown[1]));
       else if (named) this.act(named);
@@ -91,7 +106,8 @@
       for (const { plot } of this.panels) {
         plot.setCursor({ left: plot.valToPos(steps[at], "x"), top: plot.over.clientHeight / 2 });
       }
-      const told = this.panels.map((panel) => panel.sentence(at)).join("; ");
+      const [first, end] = this.view.range(placeOf(this.view.starts, at));
+      const told = this.panels.map((panel) => panel.sentence(first, end)).join("; ");
       this.output.textContent = `${this.data.unit} ${whole(steps[at])}: ${told}`;
     }
 
@@ -111,15 +127,22 @@
       });
       new ResizeObserver(() => this.resize()).observe(this.section);
       for (const panel of this.panels) {
-        panel.plot.over.addEventListener("mousemove", () => { this.place = panel.plot.cursor.idx; });
+        panel.plot.over.addEventListener("mousemove", () => {
+          const { idx } = panel.plot.cursor;
+          this.place = idx == null ? null : this.view.starts[idx];
+        });
       }
     }
 
     resize() {
+      let changed = false;
       for (const panel of this.panels) {
         const width = panel.box.clientWidth;
-        if (width && width !== panel.plot.width) panel.plot.setSize({ width, height: panel.height });
+        if (!width || width === panel.plot.width) continue;
+        panel.plot.setSize({ width, height: panel.height });
+        changed = true;
       }
+      if (changed) this.show(...this.shown);
     }
 
     redraw() {

@@ -1,6 +1,7 @@
 "use strict";
 // One chart: lines, marks and limits, drawn by uPlot, and a legend that tells the values.
 const Panel = (() => {
+  const PICKS = { high: Places.highest, low: Places.lowest, middle: Places.median };
   const { whole, written, scaleWritten, powerWritten, tickWritten, tidy, layoutOf, heightOf, placeOf } = Axes;
   const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 4], [1, 4]];
   const GLYPHS = { growth: "▲", backoff: "▼", skip: "┃", "not-positive": "○", routine: "╵" };
@@ -19,8 +20,9 @@ const Panel = (() => {
       this.box = figure.querySelector(".plot");
       this.flat = chart.series.every((one) => flatIn(one.middle) && flatIn(one.high || []));
       this.events = eventsOf(run.data.step, chart.marks);
+      this.columns = this.makeColumns();
       this.makeLegend(figure);
-      this.plot = new uPlot(this.options(), this.columns(), this.box);
+      this.plot = new uPlot(this.options(), this.viewed(), this.box);
       this.listen();
     }
 
@@ -34,14 +36,22 @@ const Panel = (() => {
       return window.matchMedia("(max-width:40rem)").matches ? 52 : 64;
     }
 
-    columns() {
-      const columns = [this.run.data.step];
+    // The heights of all places: of each series its highest, lowest and middle values.
+    makeColumns() {
+      const columns = [];
       for (const series of this.chart.series) {
+        if (this.run.crowded && !series.sparse && !series.high) series.high = series.low = series.middle;
         for (const part of ["high", "low", "middle"]) {
-          if (series[part]) columns.push(series[part].map((v) => heightOf(this.layout, v)));
+          if (series[part]) columns.push([series[part].map((v) => heightOf(this.layout, v)), PICKS[part]]);
         }
       }
       return columns;
+    }
+
+    // What is drawn of them: a place a pixel.
+    viewed() {
+      const { view } = this.run;
+      return [view.step, ...this.columns.map(([heights, pick]) => view.gather(heights, pick))];
     }
 
     options() {
@@ -240,39 +250,44 @@ const Panel = (() => {
     tell(idx) {
       const there = idx != null;
       const { step, unit } = this.run.data;
-      this.at.textContent = there ? `${unit} ${whole(step[idx])}` : "";
+      const [first, end] = there ? this.run.view.range(idx) : [0, 0];
+      this.at.textContent = there ? `${unit} ${whole(step[first])}` : "";
       this.at.hidden = !there;
       this.chart.series.forEach((series, place) => {
-        this.values[place].textContent = there ? `${series.label} ${this.valueAt(series, idx)}` : series.label;
+        this.values[place].textContent = there ? `${series.label} ${this.valueIn(series, first, end)}` : series.label;
       });
-      const events = there ? this.eventsAt(idx) : "";
+      const events = there ? this.eventsIn(first, end) : "";
       this.happened.textContent = events;
       this.happened.hidden = !events;
     }
 
-    valueAt(series, idx) {
-      const middle = series.middle[idx];
-      const step = this.run.data.step[idx];
-      if (middle == null) {
-        const bad = this.chart.nonfinite.find(([first, last]) => step >= first && step <= last);
-        return bad && series === this.chart.series[0] ? bad[3] : "–";
+    // A series in the places from one to before another: its middle, and how far it ranges.
+    valueIn(series, first, end) {
+      const middle = Places.median(series.middle, first, end);
+      const { step } = this.run.data;
+      const leads = series === this.chart.series[0];
+      const bad = leads && this.chart.nonfinite.find(([from, to]) => step[end - 1] >= from && step[first] <= to);
+      if (middle == null) return bad ? bad[3] : "–";
+      const low = series.low ? Places.lowest(series.low, first, end) : middle;
+      const high = series.high ? Places.highest(series.high, first, end) : middle;
+      const range = low !== high ? ` (${this.written(low)} to ${this.written(high)})` : "";
+      return this.written(middle) + range + (bad ? `, and ${bad[3]}` : "");
+    }
+
+    eventsIn(first, end) {
+      const counts = new Map();
+      for (let place = first; place < end; place++) {
+        for (const [marks, count] of this.events.get(place) || []) counts.set(marks, (counts.get(marks) || 0) + count);
       }
-      const low = series.low && series.low[idx];
-      const apart = series.low && low !== series.high[idx];
-      const range = apart ? ` (${this.written(low)} to ${this.written(series.high[idx])})` : "";
-      return this.written(middle) + range;
+      return [...counts].map(([marks, count]) => eventName(marks) + (count > 1 ? ` × ${whole(count)}` : "")).join(", ");
     }
 
-    eventsAt(idx) {
-      return (this.events.get(idx) || []).map(([marks, count]) => eventName(marks) + (count > 1 ? ` × ${whole(count)}` : "")).join(", ");
-    }
-
-    sentence(idx) {
+    sentence(first, end) {
       const values = this.chart.series.map((series) => {
         const name = this.chart.series.length > 1 ? `${this.chart.title} ${series.label}` : this.chart.title;
-        return `${name} ${this.valueAt(series, idx)}`;
+        return `${name} ${this.valueIn(series, first, end)}`;
       });
-      return [...values, this.eventsAt(idx)].filter(Boolean).join(", ");
+      return [...values, this.eventsIn(first, end)].filter(Boolean).join(", ");
     }
 
     listen() {

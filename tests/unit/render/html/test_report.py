@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from forensics.diagnose.bisection_result import BisectStatus
-from forensics.diagnose.finding import Diagnosis
+from forensics.diagnose.finding import Diagnosis, Finding, Severity
 from forensics.render.html.report import render_html
+from forensics.render.html.templates import SCRIPTS
 from forensics.render.html.view import finding_views, run_view
 from forensics.render.text_report import render_text
 from tests.unit.render.html.pages import SHOWN, diagnosed, hostile_run, read_page, spiked_run
@@ -103,6 +104,29 @@ def test_findings_have_the_numbers_and_the_order_of_the_text(spiked: Diagnosis) 
     assert places == sorted(places)
 
 
+@pytest.mark.parametrize("count", [4, 5, 9])
+def test_the_first_pieces_of_advice_are_shown_and_the_rest_is_folded(count: int) -> None:
+    findings = tuple(
+        Finding(
+            rule=f"rule-{i}",
+            severity=Severity.ERROR,
+            message="m",
+            first_step=i,
+            last_step=i,
+            remedy=f"advice {i}",
+        )
+        for i in range(count)
+    )
+    sample = SAMPLES["undecided"]()
+    verdict = replace(sample.verdict, root=0, consequences=(), unrelated=(*range(1, count),))
+    text = render_html([replace(sample, findings=findings, verdict=verdict)])
+    shown, _, folded = text.split('<p class="label">Do</p>')[1].partition('<details class="more">')
+    folded = folded.partition("</details>")[0]
+    assert all(f"advice {i}<" in shown for i in range(4))
+    assert [f"advice {i}<" in folded for i in range(count)] == [i >= 4 for i in range(count)]
+    assert (f"Advice on {count - 4} more" in folded) == (count > 4)
+
+
 def test_episodes_of_one_rule_are_one_finding() -> None:
     view = finding_views(SAMPLES["undecided"]())[0]
     assert view.rule == "clipping-every-step"
@@ -167,6 +191,7 @@ def test_a_bisection_is_told_with_what_was_tried(
     reader = read_page(render_html([spiked]))
     assert "a note" in [e.text for e in reader.all("p")]
     assert "Bisection" in [e.text for e in reader.all("h2")]
+    assert all(e.text.strip() for e in reader.all("th"))
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -174,7 +199,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     diagnosis = diagnosed(hostile_run(tmp_path))
     page = render_html([SAMPLES["hostile"](), diagnosis])
     reader = read_page(page)
-    assert len(reader.all("script")) == len(harmless.all("script")) == 6
+    assert len(reader.all("script")) == len(harmless.all("script")) == 1 + len(SCRIPTS)
     assert reader.all("img") == []
     assert not {"\u202e", "\u2028", "\x1b", "\x00", "\x07"} & set(page)
     names = [e.text for e in reader.all("th") if e.attributes.get("class") == "name"]
