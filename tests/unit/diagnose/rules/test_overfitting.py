@@ -86,5 +86,5 @@ def test_silent_at_noise_that_wanders_and_comes_back() -> None:
         rng = np.random.default_rng(seed)
         wander = np.zeros(60)
         for i in range(1, 60):
-            wander[i] = 0.6 * wander[i - 1] + 0.8 * rng.normal()
+            wander[i] = 0.3 * wander[i - 1] + 0.95 * rng.normal()
         assert not judged(validated(by_heart, curve(60, 59, 0.0, 0.0) * np.exp(0.05 * wander)))
