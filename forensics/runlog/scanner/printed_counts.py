@@ -50,8 +50,11 @@ def numbered(counts: Sequence[Count]) -> Numbering:
         if len(epochs) == len(counts) and all(b > a for a, b in pairwise(epochs)):
             return Numbering(epochs, True, "")
         return Numbering(list(range(1, len(counts) + 1)), False, UNNUMBERED)
-    falls = [i for i, (a, b) in enumerate(pairwise(at), start=1) if b < a]
     by_epoch = len(epochs) == len(counts)
+    anew = [by_epoch and b > a for a, b in pairwise(epochs)]
+    if anew and all(anew) and any(b <= a for a, b in pairwise(at)):
+        return Numbering(epochs, True, "")  # a line at the end of each epoch
+    falls = [i for i, (a, b) in enumerate(pairwise(at), start=1) if b < a]
     within = by_epoch and any(epochs[i] > epochs[i - 1] for i in falls)
     totals = {count.of for count in counts}
     total = totals.pop() if len(totals) == 1 else None

@@ -29,7 +29,7 @@ _GLOBAL = re.compile(
 )
 _AT = re.compile(
     rb"(?i)(?<![a-z])(?:steps?|iter(?:ation)?s?|it|batch|update|%b)[ \t:=#\[(]{1,12}"
-    rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,2}(\d{1,12}))?(?![\w.])"
+    rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,2}(\d{1,12}))?(?![\w.%%])"
     % "训练次数|训练步数|迭代次数".encode()
 )
 _NESTED = re.compile(
@@ -38,7 +38,7 @@ _NESTED = re.compile(
 )
 """``[3/90][10/1251]`` and ``[3] [10/1251]``: the epoch, and the batch within it."""
 _OF = re.compile(rb"[\[(][ \t]{0,6}(\d{1,12})/(\d{1,12})|(?<![\w./])(\d{1,12})/(\d{1,12}) ?\[")
-_EPOCH = re.compile(rb"(?i)(?<![a-z])(?:epoch|ep)[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.])")
+_EPOCH = re.compile(rb"(?i)(?<![a-z])(?:epoch|ep)[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.%])")
 _HEADING = re.compile(rb"(?i)^[^\n]{0,60}\bepoch[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.])")
 _RATE = re.compile(rb"[\d:?]{1,12}<[\d:?]{1,12},[ \t]{0,3}[\d.?]{1,12} ?(?:\w{1,9}/s|s/\w{1,9})")
 _BAR = re.compile(rb"\|[^|\n]{0,200}\||\[[=>.# -]{3,200}\]")
@@ -75,11 +75,13 @@ class PrintedLine(NamedTuple):
         shape: the line without its numbers: lines of one print are alike in it.
         counted: its counters.
         cells: column → number.
+        named: is its loss called so, and not only like one?
     """
 
     shape: bytes
     counted: Count
     cells: dict[str, float]
+    named: bool = True
 
     @property
     def trains(self) -> bool:
@@ -92,13 +94,13 @@ def printed_line(line: bytes) -> PrintedLine | None:
     if len(line) > _LONGEST or b"loss" not in line.lower():
         return None
     line = line.replace(_WIDE_COLON, b":")
-    cells = _cells(line)
+    cells, named = _cells(line)
     if "loss" in cells and "val_loss" not in cells and _of_validation(line):
         cells["val_loss"] = cells.pop("loss")
     if "loss" not in cells and "val_loss" not in cells:
         return None
     shape = _FIGURE.sub(b"#", _BAR.sub(b"|", _RATE.sub(b"", line)))
-    return PrintedLine(b"".join(shape.split()), _count(line), cells)
+    return PrintedLine(b"".join(shape.split()), _count(line), cells, named)
 
 
 def epoch_heading(line: bytes) -> int | None:
@@ -128,8 +130,15 @@ def pieces(block: bytes) -> Iterator[bytes | re.Match[bytes]]:
 
 
 def shapes_of(lines: Iterable[PrintedLine]) -> frozenset[bytes]:
-    """The shapes of the lines that are a training loop's; none where the text is no such log."""
+    """The shapes of the lines that are a training loop's; none where the text is no such log.
+
+    Lines that count nothing and tell a loss of one name or another (``loss_gen``, ``loss_kl``) are
+    parts of records, and none of them is the loss.
+    """
     found = list(lines)
+    parts = {line.shape for line in found if not line.named and line.counted == (None,) * 3}
+    if len(parts) > 1:
+        found = [line for line in found if line.shape not in parts]
     often = Counter(line.shape for line in found)
     counted = {line.shape for line in found if line.counted != (None, None, None)}
     training = {line.shape for line in found if line.trains}
@@ -141,8 +150,11 @@ def shapes_of(lines: Iterable[PrintedLine]) -> frozenset[bytes]:
     return shapes if shapes & training else frozenset()
 
 
-def _cells(line: bytes) -> dict[str, float]:
-    """Column → number, for the names on a line that are columns; the first of each counts."""
+def _cells(line: bytes) -> tuple[dict[str, float], bool]:
+    """Column → number, for the names on a line that are columns; and whether one is the loss.
+
+    The first of each name counts. Without a loss the name that is most like one is taken.
+    """
     cells: dict[str, float] = {}
     others: dict[str, float] = {}
     for text, figure in _PAIR.findall(line):
@@ -155,9 +167,10 @@ def _cells(line: bytes) -> dict[str, float]:
             cells.setdefault(column, value)
         elif column is None:
             others.setdefault(name, value)
-    if "loss" not in cells:
+    named = "loss" in cells
+    if not named:
         cells.update((column, others[name]) for name, column in loss_like(list(others)).items())
-    return cells
+    return cells, named
 
 
 def _of_validation(line: bytes) -> bool:

@@ -266,3 +266,27 @@ def test_cells_that_only_blanks_part_are_no_table_of_bars(tmp_path: Path) -> Non
     assert table["loss"][:2].tolist() == [1.25, 2.25]
     assert table["grad_l2_pre_clip"].tolist() == [0.75] * 8
     assert table["lr"].tolist() == [2e-5] * 8
+
+
+def test_a_percentage_is_no_step(tmp_path: Path) -> None:
+    lines = [
+        f"Steps:   1%|1    | {n}/900 [00:09<16:00,  9.70s/it, loss={3 - n / 90:.2f}, lr=1e-6]"
+        for n in range(1, 9)
+    ]
+    assert table_of(tmp_path, lines).step.tolist() == list(range(1, 9))
+
+
+def test_a_bar_that_is_full_at_the_end_of_each_epoch_tells_epochs(tmp_path: Path) -> None:
+    lines = []
+    for epoch in range(40, 50):
+        lines += [f"Epoch {epoch}/90", f"6/6 [======] - 186s 31s/step - loss: {90 - epoch}.5"]
+    table = table_of(tmp_path, lines)
+    assert table.facts is not None
+    assert (table.facts.unit, table.step.tolist()) == ("epoch", list(range(40, 50)))
+
+
+def test_parts_of_a_loss_alone_are_no_log(tmp_path: Path) -> None:
+    path = tmp_path / "it.log"
+    parts = ("gen", "kl", "feat", "mel")
+    path.write_text("".join(f" | > loss_{part}: {n}.5\n" for n in range(20) for part in parts))
+    assert detect(head_of(path)) is None
