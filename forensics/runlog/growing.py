@@ -1,21 +1,21 @@
 """A log or run that is still being written, read again as it grows.
 
 A large log is not read from its start each time: after the first reading its beginning, which
-tells the format, and its last part are read. A line that is not finished is left for the next time.
+tells the format, and its last part are read, where they lie. A line that is not finished is left
+for the next time.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from forensics.errors import InputError
+from forensics.runlog.csv_reader.spans import Span, reading_only
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import Run, load_run
 from forensics.runlog.steps import StepTable
@@ -27,12 +27,17 @@ HEAD = 512 << 10
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _WHOLE = frozenset(("hf-trainer-state", "tensorboard"))
 """Formats that are no lines: a part of such a file is nothing."""
-_COPY = 1 << 20
+_STEP = 1 << 20
+_START = 64 << 10
+"""Bytes at the beginning by which a log is known to be the same, whatever file it is in."""
 _DEPTH = 3
 _MOST_FILES = 2000
 
-Signature = tuple[tuple[str, int, int, int], ...]
-"""Name, file, size and time of change of each file that is watched."""
+_UNFINISHED = frozenset(("torn-gzip",))
+Entry = tuple[str, int, int, int]
+"""Name, file, size and time of change of a file."""
+Signature = tuple[Entry, ...]
+"""Those of each file that is watched."""
 
 
 class GrowingLog:
@@ -45,12 +50,15 @@ class GrowingLog:
 
     Attributes:
         path: as given.
-        restarted: has the file been cut, or replaced by another, since the last look?
+        restarted: has the file been cut, or replaced by another log, since the last look?
+        gone: was it there, and is no more?
     """
 
     def __init__(self, path: Path, reading: Reading, *, window: int = WINDOW) -> None:
         self.path = path
         self.restarted = False
+        self.gone = False
+        self._start = b""
         self._reading = reading
         self._window = window
         self._seen: Signature = ()
@@ -59,13 +67,28 @@ class GrowingLog:
     def changed(self) -> bool:
         """Has anything been written since the last call? A missing file has not changed."""
         now = _signature(self.path)
+        self.gone = bool(self._seen) and not now
         if not now or now == self._seen:
             return False
-        self.restarted = len(now) == len(self._seen) == 1 and _begun_anew(self._seen[0], now[0])
+        one = len(now) == len(self._seen) == 1 and not self.path.is_dir()
+        start = _start_of(self.path)
+        self.restarted = one and self._begun_anew(self._seen[0], now[0], start)
         if self.restarted:
             self._read_whole = False
-        self._seen = now
+        self._seen, self._start = now, start
         return True
+
+    def _begun_anew(self, before: Entry, now: Entry, start: bytes) -> bool:
+        """Is it shorter than it was, or does it begin otherwise?
+
+        A log that is copied from elsewhere again and again is another file each time, and one that
+        was cut may have grown beyond its former size before anybody looked.
+        """
+        if now[2] < before[2]:
+            return True
+        if not self._in_lines():  # a document begins as its last state wants it
+            return False
+        return not start.startswith(self._start)
 
     @property
     def exists(self) -> bool:
@@ -83,26 +106,28 @@ class GrowingLog:
             UsageError: the reading names a format or column that is not there.
         """
         if ended or self.path.is_dir() or not self._in_lines():
-            return load_run(self.path, self._reading)
-        span = self._span()
+            run = load_run(self.path, self._reading)
+            return run if ended else _still_written(run)
         try:
-            with _whole_lines(self.path, span) as copy:
-                run = load_run(copy, self._reading)
-        except InputError as error:
-            raise InputError(error.what, where=self.path, hint=error.hint) from error
+            spans = self._spans()
+            with reading_only(self.path, spans):
+                run = load_run(self.path, self._reading)
         except OSError as error:  # rotated away while it was read
             raise InputError(error.strerror or str(error), where=self.path) from error
         self._read_whole = True
-        if span[1]:
-            run = replace(run, steps=_after_the_hole(run.steps))
-        return replace(run, path=self.path)
+        return run if len(spans) == 1 else _without_the_hole(run)
 
-    def _span(self) -> tuple[int, int]:
-        """Bytes to read at the beginning and at the end; all of them the first time."""
-        size = self.path.stat().st_size
-        if self._read_whole and size > self._window + HEAD:
-            return HEAD, self._window
-        return size, 0
+    def _spans(self) -> list[Span]:
+        """Which bytes to read, whole lines: all the first time, then the beginning and the end."""
+        with self.path.open("rb") as file:
+            number = file.fileno()
+            size = os.fstat(number).st_size
+            end = _line_before(number, size)
+            if not self._read_whole or size <= self._window + HEAD:
+                return [(0, end)]
+            head = _line_before(number, HEAD) or HEAD
+            start = _line_after(number, max(size - self._window, head))
+            return [(0, head), (min(start, end), end)]
 
     def _in_lines(self) -> bool:
         """Is it plain text of lines, of which a part can be read?"""
@@ -125,6 +150,20 @@ class GrowingLog:
         return choice is None or choice.importer.name not in _WHOLE
 
 
+def _still_written(run: Run) -> Run:
+    """The run without what is no damage while somebody writes: an archive has no end yet."""
+    repairs = tuple(repair for repair in run.steps.repairs if repair.kind not in _UNFINISHED)
+    return replace(run, steps=replace(run.steps, repairs=repairs))
+
+
+def _without_the_hole(run: Run) -> Run:
+    """The run of which a part in the middle was not read: nor is it known which line is which."""
+    table = _after_the_hole(run.steps)
+    if table.facts is not None:
+        table = replace(table, facts=replace(table.facts, ended_line=None))
+    return replace(run, steps=table)
+
+
 def _after_the_hole(table: StepTable) -> StepTable:
     """The rows of the last part alone: those of the beginning only make a hole before it."""
     distance = np.diff(table.step)
@@ -143,12 +182,12 @@ def _signature(path: Path) -> Signature:
         return ()
 
 
-def _entry(path: Path) -> tuple[str, int, int, int]:
+def _entry(path: Path) -> Entry:
     status = path.stat()
     return (path.name, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _entries(directory: Path) -> Iterator[tuple[str, int, int, int]]:
+def _entries(directory: Path) -> Iterator[Entry]:
     count = 0
     for home, folders, names in os.walk(directory):
         depth = len(Path(home).relative_to(directory).parts)
@@ -163,61 +202,32 @@ def _entries(directory: Path) -> Iterator[tuple[str, int, int, int]]:
                 return
 
 
-def _begun_anew(before: tuple[str, int, int, int], now: tuple[str, int, int, int]) -> bool:
-    """Is it shorter than it was, or another file under the same name?"""
-    return now[2] < before[2] or (now[1] != before[1] and now[2] < 2 * before[2])
-
-
-@contextmanager
-def _whole_lines(path: Path, span: tuple[int, int]) -> Iterator[Path]:
-    """A copy of the beginning and the end of a log, whole lines only."""
-    head, tail = span
-    with tempfile.TemporaryDirectory(prefix="forensics-") as folder:
-        copy = Path(folder) / path.name
-        with path.open("rb") as file, copy.open("wb") as out:
-            _copy(file.fileno(), out.fileno(), 0, head)
-            if tail:
-                _cut_at_line(copy)
-                size = os.fstat(file.fileno()).st_size
-                out.seek(0, os.SEEK_END)
-                start = _line_after(file.fileno(), max(size - tail, head))
-                _copy(file.fileno(), out.fileno(), start, size - start)
-        _cut_at_line(copy)
-        yield copy
-
-
-def _copy(source: int, target: int, start: int, count: int) -> None:
-    while count > 0:
-        chunk = os.pread(source, min(_COPY, count), start)
-        if not chunk:
-            return
-        os.write(target, chunk)
-        start, count = start + len(chunk), count - len(chunk)
+def _start_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_START)
+    except OSError:  # a directory, or gone this moment
+        return b""
 
 
 def _line_after(source: int, start: int) -> int:
     """Where the next line begins."""
     at = start
-    while chunk := os.pread(source, _COPY, at):
-        end = max(chunk.find(b"\n"), chunk.find(b"\r"))
-        if end >= 0:
-            return at + end + 1
+    while chunk := os.pread(source, _STEP, at):
+        ends = [end for end in (chunk.find(b"\n"), chunk.find(b"\r")) if end >= 0]
+        if ends:
+            return at + min(ends) + 1
         at += len(chunk)
     return at
 
 
-def _cut_at_line(copy: Path) -> None:
-    """Take the last line away where it is not finished."""
-    with copy.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        end = size
-        while end > 0:
-            start = max(end - _COPY, 0)
-            file.seek(start)
-            chunk = file.read(end - start)
-            last = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
-            if last >= 0:
-                file.truncate(start + last + 1)
-                return
-            end = start
-        file.truncate(0)
+def _line_before(source: int, stop: int) -> int:
+    """Where the last whole line before a place ends; 0 where there is none."""
+    while stop > 0:
+        start = max(stop - _STEP, 0)
+        chunk = os.pread(source, stop - start, start)
+        last = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
+        if last >= 0:
+            return start + last + 1
+        stop = start
+    return 0

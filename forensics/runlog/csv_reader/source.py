@@ -7,7 +7,7 @@ import os
 import re
 import select
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -17,11 +17,13 @@ import pyarrow as pa
 
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
+from forensics.runlog.csv_reader.spans import opened
 
 BLOCK = 2 << 20
 """Bytes a block, and the longest line."""
 NUL_MARK = b"\0"
 """Ends a line that a run of NUL bytes cut off: what precedes it is torn."""
+Tell = Callable[[int], None]
 _WARM_UP = 24 << 20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -47,7 +49,7 @@ _MAGIC = {
 }
 
 
-def read_lines(path: Path, log: RepairLog) -> Iterator[bytes]:
+def read_lines(path: Path, log: RepairLog, tell: Tell | None = None) -> Iterator[bytes]:
     """Blocks of whole lines; only the very last one may lack its newline (a torn line).
 
     Line ends are newlines (a carriage return before one stays). A run of NUL bytes becomes
@@ -56,11 +58,16 @@ def read_lines(path: Path, log: RepairLog) -> Iterator[bytes]:
     Raises:
         InputError: it cannot be opened or is no text.
     """
-    yield from _whole_lines(read_chunks(path, log), path, log)
+    yield from _whole_lines(read_chunks(path, log, tell), path, log)
 
 
-def read_chunks(path: Path, log: RepairLog) -> Iterator[bytes]:
+def read_chunks(path: Path, log: RepairLog, tell: Tell | None = None) -> Iterator[bytes]:
     """The file in chunks of at most ``BLOCK``, out of gzip or zstd where it is in it, in UTF-8.
+
+    Args:
+        path: the file.
+        log: where it is noted what had to be mended.
+        tell: told how many bytes of the file are read, as they are on disk.
 
     Raises:
         InputError: it cannot be opened or decompressed, or is no text.
@@ -68,7 +75,7 @@ def read_chunks(path: Path, log: RepairLog) -> Iterator[bytes]:
     _keep_blocks_mapped()
     try:
         with _opened(path) as file:
-            yield from _in_utf8(_decompressed(file, path, log), path, log)
+            yield from _in_utf8(_decompressed(file, path, log, tell), path, log)
     except OSError as error:
         raise InputError(error.strerror or str(error), where=path) from error
 
@@ -78,7 +85,7 @@ def _opened(path: Path) -> BinaryIO:
     if path.is_char_device():  # /dev/zero has no end either
         raise InputError("is a device, not a file", where=path)
     if not Path(os.path.realpath(path)).is_fifo():
-        return path.open("rb")
+        return opened(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not select.select([descriptor], [], [], _PATIENCE)[0]:
         os.close(descriptor)
@@ -96,10 +103,10 @@ def _keep_blocks_mapped() -> None:
     bytes(_WARM_UP)
 
 
-def _decompressed(file: BinaryIO, path: Path, log: RepairLog) -> Iterator[bytes]:
+def _decompressed(file: BinaryIO, path: Path, log: RepairLog, tell: Tell | None) -> Iterator[bytes]:
     """The file's bytes in chunks of at most ``BLOCK``, out of gzip where they are in it."""
     first = file.read(BLOCK)
-    chunks = chain([first], iter(lambda: file.read(BLOCK), b"")) if first else iter(())
+    chunks = chain([first], _rest(file, tell)) if first else iter(())
     if not first.startswith(PACKED):
         yield from chunks
         return
@@ -110,6 +117,15 @@ def _decompressed(file: BinaryIO, path: Path, log: RepairLog) -> Iterator[bytes]
         if size > _BOMB_SIZE and size > file.tell() * _BOMB_RATIO:
             raise InputError("grows beyond reason when decompressed", where=path)
         yield part
+
+
+def _rest(file: BinaryIO, tell: Tell | None) -> Iterator[bytes]:
+    done = BLOCK
+    while chunk := file.read(BLOCK):
+        if tell is not None:
+            tell(done)
+        done += len(chunk)
+        yield chunk
 
 
 def _members(chunks: Iterator[bytes], path: Path, log: RepairLog) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from forensics.runlog.csv_reader.mending import Mender, mend_last_line
 from forensics.runlog.csv_reader.ordering import in_order
 from forensics.runlog.csv_reader.repair_log import RepairLog
 from forensics.runlog.csv_reader.source import read_lines
+from forensics.runlog.csv_reader.spans import size_of
 from forensics.runlog.steps import StepTable
 
 _MOST_ROOM = 50_000_000
@@ -34,15 +35,28 @@ _STRETCH = 1 << 18
 """Bytes read line by line around a line that the fast path refuses."""
 
 
-def read_table(path: Path, naming: Naming | None = None) -> StepTable:
+def read_table(
+    path: Path, naming: Naming | None = None, progress: Callable[[int, int], None] | None = None
+) -> StepTable:
     """Read a step log; see ``forensics.runlog.steps_csv.read_steps``.
 
     Args:
         path: the file.
         naming: canonical names of columns that a foreign format names in its own way.
+        progress: told the bytes read so far, and of how many.
     """
+    if progress is None:
+        return _read(path, naming, lambda _: None)
+    size = path.stat().st_size if path.is_file() else 0
+    try:
+        return _read(path, naming, lambda done: progress(min(done, max(size - 1, 0)), size))
+    finally:
+        progress(size, size)
+
+
+def _read(path: Path, naming: Naming | None, tell: Callable[[int], None]) -> StepTable:
     log = RepairLog()
-    blocks = read_lines(path, log)
+    blocks = read_lines(path, log, tell)
     line, header, rest = _first_line(blocks, path, log)
     layout = read_header(header, path, log, naming)
     first = rest or next(blocks, b"")
@@ -158,7 +172,7 @@ def _sample(block: bytes) -> list[str]:
 def _expected(block: bytes, path: Path) -> int:
     """About how many rows the file will give, judged by its first block."""
     lines = block.count(b"\n") + 1
-    size = max(path.stat().st_size, len(block))
+    size = max(size_of(path), len(block))
     return min(lines + int(1.02 * lines * (size - len(block)) / max(len(block), 1)), _MOST_ROOM)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from forensics.errors import UsageError
 from forensics.frozen import dataclass
+from forensics.runlog.csv_reader.spans import size_of
 from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.importers.refusals import no_such_format
@@ -18,7 +19,7 @@ from forensics.runlog.scanner.ending import Crash, crash_after, line_of, lines_o
 from forensics.runlog.scanner.head import LONG_HEAD, Head
 from forensics.runlog.scanner.last_words import with_fatal_loss
 from forensics.runlog.scanner.rounded import without_rounded_rates
-from forensics.runlog.scanner.source import LogSource, head_of, newlines_in, size_of
+from forensics.runlog.scanner.source import LogSource, head_of, newlines_in
 from forensics.runlog.steps import Repair, StepTable
 
 _ROW = re.compile(

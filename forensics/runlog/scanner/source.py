@@ -12,6 +12,7 @@ from pathlib import Path
 from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
 from forensics.runlog.csv_reader.source import PACKED, read_chunks
+from forensics.runlog.csv_reader.spans import opened, size_of
 from forensics.runlog.scanner.cleaning import Dirt, clean, dirt_of
 from forensics.runlog.scanner.ending import TAIL
 from forensics.runlog.scanner.head import HEAD, Head
@@ -75,6 +76,10 @@ class LogSource:
         for path in self.paths:
             yield from self._blocks_of(path, before, done)
             done += size_of(path)
+        self.finish()
+
+    def finish(self) -> None:
+        """Tell that reading has ended, however."""
         if self._progress is not None:
             self._progress(self._total, self._total)
 
@@ -118,28 +123,22 @@ class LogSource:
 
     def _tell(self, at: int) -> None:
         if self._progress is not None:
-            self._progress(min(at, self._total), self._total)
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a file on disk; 0 where it cannot be told."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+            self._progress(min(at, max(self._total - 1, 0)), self._total)
 
 
 def tail_of(path: Path) -> bytes:
     """The last part of a file; of a compressed one only where it is small."""
-    with path.open("rb") as file:
+    size = size_of(path)
+    with opened(path) as file:
         packed = file.read(4).startswith(PACKED)
-        if not packed:
-            file.seek(max(size_of(path) - TAIL, 0))
+        if not packed and size > TAIL and file.seekable():
+            file.seek(size - TAIL)
             return file.read(TAIL)
+    if packed and size > _MOST_PACKED:
+        return b""
     tail = b""
-    if size_of(path) <= _MOST_PACKED:
-        for chunk in read_chunks(path, RepairLog()):
-            tail = (tail + chunk[-TAIL:])[-TAIL:]
+    for chunk in read_chunks(path, RepairLog()):
+        tail = (tail + chunk[-TAIL:])[-TAIL:]
     return tail
 
 
@@ -172,9 +171,8 @@ def head_of(path: Path, size: int = HEAD) -> Head:
 
 def _line_blocks(path: Path, log: RepairLog, tell: Callable[[int], None]) -> Iterator[bytes]:
     """Raw blocks that end at a line end (or a carriage return), but for the last one."""
-    carry, done = b"", 0
-    for chunk in read_chunks(path, log):
-        done += len(chunk)
+    carry = b""
+    for chunk in read_chunks(path, log, tell):
         cut = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         if cut == 0 and len(carry) + len(chunk) <= BLOCK:
             carry += chunk
@@ -183,7 +181,6 @@ def _line_blocks(path: Path, log: RepairLog, tell: Callable[[int], None]) -> Ite
         cut = cut or len(chunk)
         yield carry + chunk[:cut]
         carry = chunk[cut:]
-        tell(done)
     if carry:
         yield carry
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from forensics.errors import InputError
 from forensics.runlog.growing import HEAD, GrowingLog
 from forensics.runlog.reading import Reading
 from tests.unit.runlog.importers.line_logs import megatron
-from tests.unit.runlog.importers.samples import SAMPLES
+from tests.unit.runlog.importers.samples import SAMPLES, hf_state
 
 
 def healthy(first: int, last: int, total: int = 100_000) -> str:
@@ -69,7 +70,7 @@ def test_a_long_log_is_read_by_its_beginning_and_its_end(tmp_path: Path) -> None
     assert [f.first_step for f in bad] == [6011]
 
 
-@pytest.mark.parametrize("change", ["cut", "replaced"])
+@pytest.mark.parametrize("change", ["cut", "replaced", "cut and grown"])
 def test_it_notices_that_it_begins_anew(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a.log"
     path.write_text(healthy(1, 100))
@@ -77,13 +78,77 @@ def test_it_notices_that_it_begins_anew(tmp_path: Path, change: str) -> None:
     assert log.changed()
     if change == "cut":
         path.write_text(healthy(1, 2))
-    else:
+    elif change == "replaced":
         other = tmp_path / "b.log"
-        other.write_text(healthy(1, 101))
+        other.write_text(healthy(2, 101))
         os.replace(other, path)
+    else:
+        path.write_text(healthy(2, 400))
     assert log.changed()
     assert log.restarted
     assert log.changed() is False
+
+
+def test_a_log_that_is_copied_from_elsewhere_again_and_again_is_one(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.log", tmp_path / "b.log"
+    log = GrowingLog(path, Reading())
+    for last in (100, 120, 400):
+        other.write_text(healthy(1, last))
+        os.replace(other, path)
+        assert log.changed()
+        assert not log.restarted
+        assert log.load().steps.step[-1] == last
+
+
+def test_a_document_that_is_written_anew_each_time_is_one(tmp_path: Path) -> None:
+    path, other = tmp_path / "trainer_state.json", tmp_path / "b.json"
+    log = GrowingLog(path, Reading())
+    for rows in (4, 9):
+        other.write_text(f'{{"epoch": {rows}, ' + hf_state(rows).lstrip("{"))
+        os.replace(other, path)
+        assert log.changed()
+        assert not log.restarted
+        assert log.load().steps.step[-1] == 10 * rows
+
+
+def test_it_is_said_to_be_gone_and_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(healthy(1, 10))
+    log = GrowingLog(path, Reading())
+    assert log.changed()
+    path.unlink()
+    assert not log.changed()
+    assert log.gone
+    path.write_text(healthy(1, 20))
+    assert log.changed()
+    assert not log.gone
+    assert not log.restarted
+
+
+def test_a_large_log_is_copied_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(healthy(1, 6000) + megatron(6001)[:-30])
+    log = GrowingLog(path, Reading(), window=64 << 10)
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *a, **k: pytest.fail("a copy"))
+    assert log.load().steps.step[-1] == 6000
+    assert len(log.load().steps) < 1000
+    assert log.load(ended=True).steps.step[-1] == 6001
+
+
+def test_the_line_of_the_end_is_not_told_where_a_part_was_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(healthy(1, 6000) + "Killed\n")
+    log = GrowingLog(path, Reading(), window=64 << 10)
+    lines = [facts.ended_line for _ in range(2) if (facts := log.load().steps.facts) is not None]
+    assert lines == [6001, None]
+
+
+def test_an_archive_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(healthy(1, 60).encode())[:-20])
+    log = GrowingLog(path, Reading())
+    assert "torn-gzip" not in {repair.kind for repair in log.load().repairs}
+    assert "torn-gzip" in {repair.kind for repair in log.load(ended=True).repairs}
 
 
 def test_other_kinds_are_read_whole(tmp_path: Path) -> None:

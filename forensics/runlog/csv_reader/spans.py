@@ -1,0 +1,77 @@
+"""Parts of a file that are read as if they were all of it: of a log that is being written.
+
+The file is read where it lies, as a copy of a log of some gigabytes would fill a disk or, where
+temporary files lie in memory, that.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+Span = tuple[int, int]
+"""First byte, and the one after the last."""
+
+_ONLY: dict[str, tuple[Span, ...]] = {}
+
+
+@contextmanager
+def reading_only(path: Path, spans: Sequence[Span]) -> Iterator[None]:
+    """Within it, ``opened`` and ``size_of`` know only these parts of a file, in this order."""
+    key = os.path.abspath(path)
+    _ONLY[key] = tuple(spans)
+    try:
+        yield
+    finally:
+        del _ONLY[key]
+
+
+def opened(path: Path) -> BinaryIO:
+    """The file, or the parts of it that are to be read, opened for reading."""
+    file = path.open("rb")
+    spans = _ONLY.get(os.path.abspath(path)) if _ONLY else None
+    return file if spans is None else cast(BinaryIO, _Parts(file, spans))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file on disk, or of the parts that are to be read; 0 where it cannot be told."""
+    spans = _ONLY.get(os.path.abspath(path)) if _ONLY else None
+    if spans is not None:
+        return sum(stop - start for start, stop in spans)
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+class _Parts(io.RawIOBase):
+    """The bytes of some parts of a file, one after the other."""
+
+    def __init__(self, file: BinaryIO, spans: Sequence[Span]) -> None:
+        self._file = file
+        self._left = list(spans)
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill the buffer as far as the current part goes; 0 at the end of the last."""
+        while self._left:
+            start, stop = self._left[0]
+            chunk = os.pread(self._file.fileno(), min(stop - start, len(buffer)), start)
+            if chunk:
+                self._left[0] = (start + len(chunk), stop)
+                buffer[: len(chunk)] = chunk
+                return len(chunk)
+            del self._left[0]  # read, or the file was cut meanwhile
+        return 0
+
+    def close(self) -> None:
+        """Close the file, too."""
+        self._file.close()
+        super().close()
