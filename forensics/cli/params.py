@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.cli.reading_options import reading_of
 from forensics.diagnose.param_story import param_story
 from forensics.errors import ExitCode
 from forensics.render.output import choose_format
@@ -45,7 +46,7 @@ def params(
     Exit code: 0 done, 2 a RUN without snapshots, or nothing matches.
     """
     spare_the_input(out, (run,))
-    story = param_story(load_run(run), step=step, pattern=pattern)
+    story = param_story(load_run(run, reading_of("", ())), step=step, pattern=pattern)
     chosen = choose_format(form, out)
     if chosen == "json":
         from forensics.render.params_json import render_params_json

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_param_map
+from forensics.cli.reading_options import reading_of
 from forensics.diagnose.param_map import param_map
 from forensics.errors import ExitCode
 from forensics.render.params_plot import draw_params
@@ -31,7 +32,7 @@ def plot_params(run: str, out: Path | None, show: bool) -> ExitCode:
     Exit code: 0 done, 2 a RUN that cannot be read, or has no snapshot of a gradient.
     """
     prepare("plot-params", out, show, (run,))
-    loaded = load_run(run)
+    loaded = load_run(run, reading_of("", ()))
     out = out or (None if show else beside(loaded.path, "params"))
     drawn = param_map(loaded)
     if show:
