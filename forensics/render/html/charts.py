@@ -87,8 +87,10 @@ def _series(series: Series, grid: IntArray) -> dict[str, Any]:
     drawn = {"label": visible(series.label), "sparse": series.sparse}
     drawn["middle"] = _on_grid(series.middle, place, len(grid))
     if not np.array_equal(series.low, series.high, equal_nan=True):
-        drawn["low"] = _on_grid(series.low, place, len(grid))
-        drawn["high"] = _on_grid(series.high, place, len(grid))
+        for part, values in (("low", series.low), ("high", series.high)):
+            # A place of one row needs no second and third value: null is the middle's.
+            own = np.where(values == series.middle, np.nan, values)
+            drawn[part] = _on_grid(own, place, len(grid))
     return drawn
 
 

@@ -18,9 +18,9 @@ const Panel = (() => {
       this.written = chart.layout === "log2" ? scaleWritten : written;
       this.ticked = chart.layout === "log2" ? powerWritten : (h) => tickWritten(tidy(this.layout.down(h)));
       this.box = figure.querySelector(".plot");
-      this.flat = chart.series.every((one) => flatIn(one.middle) && flatIn(one.high || []));
       this.events = eventsOf(run.data.step, chart.marks);
       this.columns = this.makeColumns();
+      this.flat = chart.series.every((one) => flatIn(one.middle) && flatIn(one.high || []));
       this.makeLegend(figure);
       this.plot = new uPlot(this.options(), this.viewed(), this.box);
       this.listen();
@@ -40,7 +40,9 @@ const Panel = (() => {
     makeColumns() {
       const columns = [];
       for (const series of this.chart.series) {
-        if (this.run.crowded && !series.sparse && !series.high) series.high = series.low = series.middle;
+        if (series.high) {
+          for (const part of ["high", "low"]) series[part] = series[part].map((v, i) => v ?? series.middle[i]);
+        } else if (this.run.crowded && !series.sparse) series.high = series.low = series.middle;
         for (const part of ["high", "low", "middle"]) {
           if (series[part]) columns.push([series[part].map((v) => heightOf(this.layout, v)), PICKS[part]]);
         }

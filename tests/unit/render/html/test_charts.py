@@ -25,6 +25,19 @@ def test_a_spike_of_one_row_is_in_the_page_however_few_places_there_are() -> Non
     assert len(data["step"]) <= 50
 
 
+def test_a_row_of_its_own_is_told_once() -> None:
+    run = spiked_run(rows=50_000)
+    data = charts_json(chart_series(run, diagnosed(run), places=50, close_up=20_000))
+    loss = chart(data, "loss")["series"][0]
+    kept = [data["step"].index(step) for step in range(25_000 - 400, 25_000 + 400)]
+    assert [loss["middle"][i] for i in kept] == [
+        rounded(v) for v in run.steps["loss"][25_000 - 400 : 25_000 + 400].tolist()
+    ]
+    assert all(loss[part][i] is None for i in kept for part in ("low", "high"))
+    shared = next(i for i, high in enumerate(loss["high"]) if high is not None)
+    assert loss["high"][shared] > loss["middle"][shared] > loss["low"][shared]
+
+
 def test_where_a_place_is_one_row_there_is_one_line() -> None:
     loss = chart(charts_json(chart_series(spiked_run(rows=100))), "loss")["series"][0]
     assert set(loss) == {"label", "sparse", "middle"}
