@@ -8,7 +8,7 @@ from forensics.runlog.csv_reader.header import USABLE
 from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
-from forensics.runlog.scanner.epochs import by_epoch
+from forensics.runlog.scanner.epochs import by_epoch, refuse_settings
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.named_csv import header_of, read_named
@@ -34,6 +34,7 @@ def _naming(names: Sequence[str]) -> dict[str, str]:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     table = read_named(source, reading, csv_columns.name, _naming, LogFacts())
+    refuse_settings(table, source.path)
     return by_epoch(table) if "step" not in reading.mapping else table
 
 

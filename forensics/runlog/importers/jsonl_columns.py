@@ -6,7 +6,7 @@ from forensics.runlog.csv_reader.header import USABLE
 from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
-from forensics.runlog.scanner.epochs import by_epoch
+from forensics.runlog.scanner.epochs import by_epoch, refuse_settings
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.names import name_columns
 from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
@@ -36,6 +36,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     for records in json_lines(source):
         rows.add_all(records)
     table = rows.table(jsonl_columns.name, LogFacts(), source.path)
+    refuse_settings(table, source.path)
     return by_epoch(table) if "step" not in reading.mapping else table
 
 

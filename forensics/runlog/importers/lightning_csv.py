@@ -33,6 +33,8 @@ def _sniff(head: Head) -> Match | None:
     sparse = any(b",," in line for line in head.lines[1:20])
     if ordered == sorted(ordered) and len(ordered) > 1:
         return Match(0.9 if sparse else 0.7, "a CSV of epoch, step and metrics in order of name")
+    if names[-2:] == ["epoch", "step"]:  # versions before 1.6: the metrics as they were logged
+        return Match(0.7, "a CSV of metrics, epoch and step")
     return Match(0.6, "a sparse CSV of epoch, step and metrics") if sparse else None
 
 

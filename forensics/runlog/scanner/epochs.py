@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from forensics.errors import InputError
 from forensics.runlog.csv_reader.repair_log import RepairLog
 from forensics.runlog.log_facts import PER_EPOCH, LogFacts
-from forensics.runlog.scanner.rows import finished
+from forensics.runlog.scanner.rows import TELLING, finished
 from forensics.runlog.scanner.same_step import merge_same_step
 from forensics.runlog.steps import BoolArray, Column, FloatArray, StepTable
 
@@ -42,6 +43,23 @@ def by_epoch(table: StepTable) -> StepTable:
             log.take(repair)
     merged = merge_same_step(columns, log)
     return finished(dict(merged), table.source_format, facts, log)
+
+
+def refuse_settings(table: StepTable, where: object) -> None:
+    """Refuse rows that nothing dates and that hold a learning rate alone: settings of experiments.
+
+    Raises:
+        InputError: they are such.
+    """
+    counted = any(repair.kind == _UNNUMBERED for repair in table.repairs)
+    told = [name for name in TELLING if name != "lr" and table.has(name)]
+    if counted and not told and "epoch" not in table:
+        raise InputError(
+            "holds learning rates and neither steps, epochs nor losses: a table of settings, not "
+            "the log of a run",
+            where=where,
+            hint="--map loss=NAME says which column is the loss",
+        )
 
 
 def _validated_each_time(table: StepTable) -> StepTable:

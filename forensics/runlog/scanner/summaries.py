@@ -34,7 +34,7 @@ def is_summary(head: Head) -> bool:
     if record is None:
         return False
     flat = flattened(record)
-    if any(isinstance(cell, list) for cell in flat.values()):
+    if any(isinstance(cell, list) and cell for cell in flat.values()):
         return False
     numbers = [name for name, cell in flat.items() if value(cell) is not None]
     known = set(name_columns(numbers).values())
@@ -44,6 +44,15 @@ def is_summary(head: Head) -> bool:
 
 def what_it_is(head: Head) -> tuple[str, str] | None:
     """What a JSON file is that is no log, and what to do; None for any other file."""
+    if not head.complete or not head.raw.lstrip().startswith((b"[", b"{")):
+        return None
+    document = _parsed(head.raw)
+    empty = document == [] or (isinstance(document, dict) and [] in document.values())
+    if empty:
+        return (
+            "is JSON with an empty list: nothing was logged before it was written",
+            "a run that went on has a fuller one; the job's output may tell why this one did not",
+        )
     if is_summary(head):
         return (
             "is one JSON object of single values, the summary of a run or a configuration, "
@@ -51,9 +60,6 @@ def what_it_is(head: Head) -> tuple[str, str] | None:
             "the values step by step are in another file: trainer_state.json, trainer_log.jsonl, "
             "an exported history",
         )
-    if not head.complete or not head.raw.lstrip().startswith(b"["):
-        return None
-    document = _parsed(head.raw)
     if isinstance(document, list) and len(document) > _FEW and all(map(_is_bare, document)):
         return (
             "is a list of numbers without a name",

@@ -41,6 +41,22 @@ def test_lightning_header_written_anew_when_a_metric_appears(tmp_path: Path) -> 
     assert column(table, "val_loss") == [None, None, 1.75]
 
 
+def test_lightning_of_older_versions_has_epoch_and_step_last(tmp_path: Path) -> None:
+    table = read(tmp_path, "train_loss,train_acc,epoch,step\n2.5,0.5,0,49\n2.0,0.6,1,99\n")
+    assert table.source_format == "lightning-csv"
+    assert table.facts is not None
+    assert table.facts.step_base == 0
+    assert table["covered_steps"].tolist() == [50, 50]
+
+
+def test_a_table_of_settings_is_no_log(tmp_path: Path) -> None:
+    rows = "".join(f"64,{n},0.0{n},{n}.5\n" for n in range(1, 6))
+    with pytest.raises(InputError, match="table of settings"):
+        read(tmp_path, "hidden_size,n_layers,learning_rate,total_time\n" + rows)
+    with pytest.raises(InputError, match="table of settings"):
+        read(tmp_path, lines_of([{"n_layers": n, "learning_rate": 0.5 / n} for n in (1, 2, 3)]))
+
+
 def test_keras_counts_epochs(tmp_path: Path) -> None:
     table = read(
         tmp_path,

@@ -162,7 +162,8 @@ def test_what_lies_beside_a_trainers_state_does_not_hide_it(tmp_path: Path) -> N
 
 def test_an_empty_history_is_said_to_be_none(tmp_path: Path) -> None:
     text = '{"history": [], "best_val_loss": Infinity, "stopped_early": false}'
-    with pytest.raises(InputError):
-        read(tmp_path, text)
+    for nothing in (text, "[]"):
+        with pytest.raises(InputError, match="nothing was logged"):
+            read(tmp_path, nothing)
     with pytest.raises(InputError, match="no list of numbers"):
         read(tmp_path, text, format_in="json-history")
