@@ -8,8 +8,9 @@ from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.epochs import by_epoch, refuse_settings
 from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import name_columns
-from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
+from forensics.runlog.scanner.records import RecordRows, flattened, json_lines, json_object
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.scanner.summaries import is_summary
 from forensics.runlog.steps import StepTable
@@ -24,8 +25,8 @@ def _sniff(head: Head) -> Match | None:
     records = [record for line in lines if (record := json_object(line)) is not None]
     if not records or len(records) * 2 < len(lines):
         return None
-    keys = dict.fromkeys(key for record in records for key in record)
-    known = sorted(set(name_columns(keys).values()) & USABLE)
+    keys = list(dict.fromkeys(key for record in records for key in flattened(record)))
+    known = sorted({*name_columns(keys).values(), *loss_like(keys).values()} & USABLE)
     if known:
         return Match(POSSIBLE, f"JSON lines with {', '.join(known)}")
     return Match(0.05, "JSON lines")

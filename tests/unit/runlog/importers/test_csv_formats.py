@@ -276,15 +276,17 @@ def test_objects_within_a_record_are_looked_into(tmp_path: Path) -> None:
     records: list[dict[str, object]] = [
         {
             "step": s,
-            "metrics": {"loss": 3.0 / s, "more": {"grad_norm": 1.5}},
+            "metrics": {"loss": 3.0 / s, "grad_norm": 1.5, "more": {"acc": 0.5}},
             "note": {"_type": "x"},
         }
         for s in range(1, 12)
     ]
     table = read(tmp_path, lines_of(records))
     assert column(table, "loss") == [3.0 / s for s in range(1, 12)]
-    assert column(table, "metrics/more/grad_norm") == [1.5] * 11
+    assert column(table, "metrics/more/acc") == [0.5] * 11
     assert "note/_type" not in table
+    assert table.facts is not None
+    assert table.facts.reason == "JSON lines with grad_l2_pre_clip, loss"
 
 
 def test_a_record_without_a_step_is_of_the_step_before_it(tmp_path: Path) -> None:
