@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import click
 
 from forensics.cli.reading_options import reading_of, reading_options
 from forensics.cli.streams import say, write_stdout
 from forensics.diagnose.engine import diagnose
+from forensics.diagnose.facts import last_line
 from forensics.diagnose.finding import Diagnosis, Finding, Severity
 from forensics.diagnose.news import News
 from forensics.errors import ExitCode, InputError, UsageError
@@ -23,6 +29,8 @@ _SHARE = 9
 """Times as long as a reading took, at least, is waited for the next one."""
 _TICK = 0.5
 """Seconds between two looks for a file that is not there yet."""
+_TERMINATED = 128 + signal.SIGTERM
+"""What a shell makes of a process that SIGTERM ended."""
 
 
 @click.command(short_help="Follow a run that goes on; exit 1 when something is wrong.")
@@ -87,19 +95,39 @@ def watch(
       forensics watch slurm-1234.out --wait 600 --until-idle 1800
 
     Exit code: 0 the run ended, or was idle for --until-idle; 1 a finding at or above --fail-on;
-    2 a PATH that is not there or no log; 130 Ctrl-C.
+    2 a PATH that is not there or no log; 130 Ctrl-C; 143 SIGTERM.
     """
-    if path == "-":
-        raise UsageError("follows a file", where="-", hint="a pipe is read by `report -`")
+    if path == "-" or Path(path).is_fifo() or Path(path).is_char_device():
+        raise UsageError("follows a file", where=path, hint="a pipe is read by `report -`")
     settings = load_settings(config)
     check_rules(select, where="--select")
     check_rules(ignore, where="--ignore")
     chosen = replace(settings, select=select or settings.select, ignore=(*settings.ignore, *ignore))
     reading = replace(reading_of(format_in, mapping), progress=None)
     log = GrowingLog(Path(path), reading)
-    _await(log, wait)
-    watcher = _Watcher(log, chosen, Severity[fail_on.upper()])
-    return watcher.follow(interval, until_idle)
+    with _told_when_terminated():
+        _await(log, wait)
+        watcher = _Watcher(log, chosen, Severity[fail_on.upper()])
+        return watcher.follow(interval, until_idle)
+
+
+@contextmanager
+def _told_when_terminated() -> Iterator[None]:
+    """SIGTERM says that it ended the watch, and lets what is open be closed."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        del number, frame
+        say("terminated")
+        raise SystemExit(_TERMINATED)
+
+    before = None
+    with suppress(ValueError):  # not in the main thread, which alone may say what signals do
+        before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _await(log: GrowingLog, wait: float) -> None:
@@ -133,6 +161,7 @@ class _Watcher:
         self._news = News()
         self._error: InputError | None = None
         self._run: Run | None = None
+        self._missed = False
 
     def follow(self, interval: float, until_idle: float | None) -> ExitCode:
         """Look until a finding is severe enough, or the run has ended."""
@@ -141,9 +170,12 @@ class _Watcher:
         while True:
             began = time.monotonic()
             if self._log.changed():
-                grew = began
+                grew, self._missed = began, False
                 if self._look():
                     return ExitCode.FINDINGS
+            elif self._log.gone and not self._missed:
+                self._missed = True
+                say(f"{self._log.path} is gone; waiting for it to come back")
             if self._has_ended():
                 return self._end("the run has ended")
             took = time.monotonic() - began
@@ -195,8 +227,13 @@ class _Watcher:
             return ExitCode.FINDINGS
         if self._error is not None:
             raise self._error
-        say(f"{why}; no finding of {self._limit.word} or worse")
+        say(f"{why}; no finding of {self._limit.word} or worse{self._last_words()}")
         return ExitCode.DONE
+
+    def _last_words(self) -> str:
+        """What the log ends with, where it tells how the program ended."""
+        words = last_line(self._run.steps.facts) if self._run is not None else ""
+        return f"; the log ends with {words}" if words else ""
 
 
 def _line(finding: Finding) -> str:

@@ -145,6 +145,52 @@ def test_ctrl_c_is_130(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_sigterm_is_143_and_said(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(healthy(1, 10))
+    with watching(log) as process:
+        said(process, "watching")
+        process.send_signal(signal.SIGTERM)
+        code, _, err = ended(process)
+    assert code == 143
+    assert err == "forensics: terminated\n"
+
+
+def test_a_log_that_is_taken_away_and_comes_back(tmp_path: Path) -> None:
+    log, aside = tmp_path / "train.log", tmp_path / "aside"
+    log.write_text(healthy(1, 300) + skipping(301, 340))
+    with watching(log, "--fail-on", "critical", "--until-idle", "30") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() != ""  # it has looked
+        log.rename(aside)
+        said(process, "is gone; waiting for it to come back")
+        append(aside, healthy(341, 343) + megatron(344, loss="NaN"))
+        aside.rename(log)
+        code, out, err = ended(process)
+    assert code == 1
+    assert "nonfinite-loss" in out
+    assert out.count("high-skip-rate") <= 1  # told before, and not again
+    assert "begins anew" not in err
+
+
+def test_the_end_tells_how_the_program_ended(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(healthy(1, 40) + "torch.OutOfMemoryError: CUDA out of memory.\n")
+    with watching(log, "--until-idle", "0.5") as process:
+        code, _, err = ended(process)
+    assert code == 0
+    end = "the log ends with torch.OutOfMemoryError: CUDA out of memory (line 41)"
+    assert f"no finding of error or worse; {end}" in err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with watching(tmp_path / "pipe") as process:
+        code, _, err = ended(process)
+    assert code == 2
+    assert "a pipe is read by `report -`" in err
+
+
 def test_a_recorded_run_that_has_ended(tmp_path: Path) -> None:
     with watching(Path(__file__).parents[2] / "sample_runs" / "healthy-gpt") as process:
         code, out, err = ended(process)
