@@ -18,8 +18,10 @@ NARROWEST = 40
 MARGIN = 10
 """Columns of the labels at the left: VERDICT, FINDINGS, DO, NEXT."""
 _WORD = re.compile(r" *[^ ]+")
-# A number keeps its unit, and the step it was seen at.
-_GLUE = re.compile(r" (?=%)| (?=at [\d-])|(?<= at) (?=[\d-])|(?<=step) (?=\d)")
+# A number keeps its unit, and the step it was seen at; an arrow keeps what it points to.
+_GLUE = re.compile(
+    r" (?=%)| (?=at [\d-])|(?<= at) (?=[\d-])|(?<=step) (?=\d)|(?<=→) (?=\S)|(?<=->) (?=\S)"
+)
 _APART = "   "  # sets readings apart: loss 2.41   norm 2.1
 _BREAK_AFTER = re.compile(r".*[/._,=:-]", re.DOTALL)
 _NO_BREAK = "\x00"  # cannot occur in safe text

@@ -31,6 +31,11 @@ def test_a_value_stays_with_its_step() -> None:
     assert wrap("2.41 at 8,217, NaN at 8,218", 18) == ["2.41 at 8,217,", "NaN at 8,218"]
 
 
+@pytest.mark.parametrize("arrow", ["→", "->"])
+def test_an_arrow_stays_with_what_it_points_to(arrow: str) -> None:
+    assert wrap(f"still bad {arrow} not it", 15) == ["still bad", f"{arrow} not it"]
+
+
 def test_readings_set_apart_are_broken_between_not_inside() -> None:
     assert wrap("loss 1.43   norm 0.8   scale 65,536", 26) == [
         "loss 1.43   norm 0.8",
