@@ -38,8 +38,10 @@ def rules(rule_id: str | None, form: str | None, out: Path | None) -> None:
 
 def _named(rule_id: str) -> Rule:
     """The rule of an id; underscores and capitals are forgiven."""
+    from forensics.diagnose.bisection import bisection
+
     wanted = rule_id.lower().replace("_", "-")
-    for rule in RULES:
+    for rule in (*RULES, bisection):
         if rule.id == wanted:
             return rule
     raise UsageError(f"no rule is called {rule_id!r}", hint=nearest(wanted, [r.id for r in RULES]))
@@ -63,7 +65,7 @@ def _one(rule: Rule, form: str, out: Path | None) -> str:
     if form == "json":
         from forensics.render.rules_json import render_rules_json
 
-        group = next(name for name, members in GROUPS.items() if rule in members)
+        group = next((name for name, members in GROUPS.items() if rule in members), "replay")
         return render_rules_json({group: (rule,)})
     if form == "markdown":
         from forensics.render.rules_markdown import render_rule_markdown

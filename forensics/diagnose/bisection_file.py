@@ -191,6 +191,7 @@ class _Flat:
     batch_size: int = 0
     reproduces: bool | None = None
     replays: int = 0
+    raised: bool = False
     persistence: str = ""
     faithful_until: int | None = None
     departure: Departure | None = None

@@ -218,6 +218,7 @@ class BisectionResult:
         batch_size: samples in the step's batch; 0 when unknown.
         reproduces: does a replay from the same state go bad again; None where none was made.
         replays: how many replays of the bad step were made.
+        raised: the bad step raised, which ended the run.
         persistence: see ``Persistence``.
         faithful_until: last step up to which the replay equals the record; None without replay.
         departure: the first row that differs, or None.
@@ -251,6 +252,7 @@ class BisectionResult:
     batch_size: int = 0
     reproduces: bool | None = None
     replays: int = 0
+    raised: bool = False
     persistence: Persistence = Persistence.UNKNOWN
     faithful_until: int | None = None
     departure: Departure | None = None

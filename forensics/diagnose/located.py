@@ -62,7 +62,7 @@ def finding_of(result: BisectionResult) -> Finding | None:
         first_step=step,
         last_step=step,
         subject="" if origin is None else _subject(origin),
-        cause=located(result, again=False),
+        cause=located(result),
         remedy=" ".join(result.remedy),
     )
 
@@ -76,19 +76,14 @@ def _message(origin: Origin | None, step: int) -> str:
     )
 
 
-def located(result: BisectionResult, *, again: bool = True) -> str:
-    """The located fault in a few sentences: where, what, and what the replays proved.
-
-    Args:
-        result: with its origin.
-        again: tell what is wrong, too; False where the finding's message says it.
-    """
+def located(result: BisectionResult) -> str:
+    """The located fault in a few sentences: where, what, and what the replays proved."""
     origin, step = result.origin, result.first_bad_step or 0
     if origin is None:
         head = f"Bisected to step {step:,}; the trace of it names no operator"
         return " ".join(sentence(text) for text in (head, _proof(result)) if text)
     head = f"Located by bisection at step {step:,}{_phase(origin)}"
-    sentences = [f"{head}: {origin.summary or _where(origin)}" if again else head]
+    sentences = [f"{head}: {origin.summary or _where(origin)}"]
     if origin.source_line:
         sentences.append(f"The line is {origin.source_line}")
     if result.growth is not None:
@@ -124,7 +119,7 @@ def _proof(result: BisectionResult) -> str:
         parts.append("a replay reproduces it" if result.reproduces else "no replay reproduces it")
     lasting = result.persistence is Persistence.PERSISTENT
     raised = result.origin is not None and result.origin.kind is FaultKind.EXCEPTION
-    if raised and not lasting:
+    if (raised or result.raised) and not lasting:
         parts.append("it ended the run")
     elif result.persistence is not Persistence.UNKNOWN:
         over = "it is over after the step" + ("; its damage stays" if result.damaged else "")

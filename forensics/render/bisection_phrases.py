@@ -208,7 +208,8 @@ def again(result: BisectionResult) -> str:
 
 def _raised(result: BisectionResult) -> bool:
     """Did an exception end the run? Then nothing of it is over, whatever the next batch does."""
-    return result.origin is not None and result.origin.kind is FaultKind.EXCEPTION
+    raised = result.origin is not None and result.origin.kind is FaultKind.EXCEPTION
+    return raised or result.raised
 
 
 def states(result: BisectionResult) -> str:

@@ -166,6 +166,7 @@ def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:
         reproduces=known.get("reproduces") if known.get("origin") is not None else None,
         persistence=known.get("persistence", Persistence.UNKNOWN),
         skipped=skipped,
+        raised=known.get("raised", False),
         checkpoints=known.get("checkpoints", ()),
     )
 

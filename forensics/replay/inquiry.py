@@ -29,7 +29,7 @@ from forensics.replay.proof.lost_on_resume import find_lost, lost_origin
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.saved_states import open_state
 from forensics.replay.session import Session, open_session
-from forensics.replay.silent_inquiry import nothing_found, silent_inquiry
+from forensics.replay.silent_inquiry import silent_inquiry
 from forensics.replay.start_states import by_health_files, search_states, without
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
@@ -85,6 +85,9 @@ class Inquiry(Case):
 
     def _bisect(self, session: Session) -> None:
         self.found.update(tolerance=session.tolerance, cross_device=session.cross_device)
+        wanted = self.options.device
+        if wanted is not None and wanted.partition(":")[0] != session.device.type:
+            self.options = replace(self.options, device=None)  # not here: no command asks again
         first = self.options.from_step
         if first is not None and first > self.last_step(session):
             last = f"there are steps 0 to {self.last_step(session):,}"
@@ -94,7 +97,7 @@ class Inquiry(Case):
             if absorbed is None:
                 return
             self._suspect_later(absorbed + 1)
-        nothing_found(self)
+        silent_inquiry(self, session)
 
     def _suspect_later(self, step: int) -> None:
         """The log once more, from a step on: what is bad before it did no damage."""

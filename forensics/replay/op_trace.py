@@ -121,6 +121,8 @@ class OpTrace:
         self.births: list[Birth] = []
         self.masks: list[Birth] = []
         """Infinities that were put there on purpose."""
+        self.readers: dict[int, Birth] = {}
+        """By mask, the first operator that made less of it: a sum or a choice that reads it."""
         self.underflows: list[Underflow] = []
         self.roots: list[Tensor] = []
         """What ``backward()`` was called on, detached."""
@@ -258,7 +260,8 @@ class OpTrace:
             parents = [self._descent.get(storage_key(t)) for t, k in bad if k == "nan"]
             return self._inherit(result, parents)
         if kind == "inf" and bad:
-            return self._inherit(result, parents)
+            self._inherit(result, parents)
+            return self._note_reader(judged)
         if kind == "inf" and call.asks_for_infinity():
             return self._put(result, self._birth(judged))
         real = [p for p in parents if p is not None and p >= 0]
@@ -277,6 +280,15 @@ class OpTrace:
             birth, site = self.births[index], call_site(self.parts, depth=5)
             module = site.module if birth.operator == INPUT else birth.module
             self.births[index] = replace(birth, module=module, source_line=site.source_line)
+
+    def _note_reader(self, judged: _Judged) -> None:
+        mask, result = self.mask_of(judged.result), judged.result
+        if mask is None or mask < 0 or mask in self.readers:
+            return
+        sizes = [t.numel() for t in judged.lane.inputs if judged.kind_of(t)]
+        of_its_own = all(storage_key(t) != storage_key(result) for t in judged.lane.inputs)
+        if of_its_own and result.numel() < max(sizes, default=0):
+            self.readers[mask] = self._birth(judged)
 
     def _inherit(self, result: Tensor, parents: list[int | None]) -> None:
         known = [p for p in parents if p is not None]

@@ -24,7 +24,7 @@ from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.tensor_norms import l2_norms
 from forensics.record.threads import threads_for
 from forensics.record.training_state import gather_state, restore_state
-from forensics.replay.rerun.changes import Changes, applied, select_samples, to_double, widen
+from forensics.replay.rerun.changes import Changes, applied, select_samples, widen, widened_batch
 from forensics.replay.rerun.loop import Loop, make_loop
 from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, put_back
 from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
@@ -181,7 +181,7 @@ class Session:
     def capture(self) -> MemoryState:
         """The state before the next step, copied in memory."""
         if self._wide:
-            raise NotReplayableError("the training is in float64 for a trial", where="capture")
+            raise NotReplayableError("the training is widened for a trial", where="capture")
         return capture(self.training, self.recipe, self.step_index, gradients=self.own_loop)
 
     def restore(self, state: MemoryState) -> None:
@@ -239,9 +239,9 @@ class Session:
         """
         step = self.step_index
         batches = select_samples(self.recipe, self.batch(step), step, changes)
-        if changes.precision == "fp64":
-            batches = [to_double(batch) for batch in batches]
-            self._widen()
+        if (wide := changes.widened) is not None:
+            batches = [widened_batch(batch, wide) for batch in batches]
+            self._widen(wide)
         self.batches = batches
         loop = self._loop(changes)
         error: Exception | None = None
@@ -349,10 +349,10 @@ class Session:
             loop.close()
         self._loops.clear()
 
-    def _widen(self) -> None:
+    def _widen(self, dtype: torch.dtype) -> None:
         if not self._wide:
             self._drop_loops()
-            widen(self.training)
+            widen(self.training, dtype)
             self._wide = True
 
     def _scan_state(self) -> list[BadTensor]:

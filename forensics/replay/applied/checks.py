@@ -24,6 +24,7 @@ from forensics.replay.applied.scaling import (
     scale_reset,
     shared_scaler,
     step_past_the_scaler,
+    updated_too_often,
 )
 from forensics.replay.applied.updates import (
     gradients_kept,
@@ -46,6 +47,7 @@ CHECKS: tuple[Check, ...] = (
     clip_of_scaled_gradients,
     step_past_the_scaler,
     divided_again,
+    updated_too_often,
     hidden_skip,
     scheduler_ahead,
     shared_scaler,

@@ -19,6 +19,8 @@ _EFFECTIVE = 1 / 64
 """Thresholds below this, after unscaling, are nobody's intention: those in use are 0.1 to 10."""
 DIVIDED_AGAIN = "gradients / loss scale"
 """The operator of gradients that were divided by the loss scale once too often."""
+UPDATED_TWICE = "GradScaler.update"
+"""The operator of a scaler that is updated more than once a step."""
 _LEAST_SCALE = 16.0
 """Loss scales below this are factors that a loop may divide by for another reason."""
 _USUAL = 100.0
@@ -116,6 +118,31 @@ def divided_again(facts: StepFacts) -> Origin | None:
             ),
         )
     return None
+
+
+def updated_too_often(facts: StepFacts) -> Origin | None:
+    """``GradScaler.update()`` was called more often than ``GradScaler.step()``.
+
+    Each call counts as a step of the growth interval, or sets the scale. Where nothing was scaled
+    or stepped (a skip by hand calls ``update`` alone) there is nothing to say.
+    """
+    events = facts.events
+    steps, calls = len(events.scaled_steps), len(events.updates)
+    if not events.scalers or not steps or calls <= steps:
+        return None
+    kept = len(events.scalers) > 1 and calls <= len(events.scalers)
+    if kept:  # one update for each of several scalers
+        return None
+    return applied_origin(
+        facts,
+        UPDATED_TWICE,
+        Phase.UNSCALE,
+        source_line=events.updates[-1],
+        summary=(
+            f"GradScaler.update() was called {calls} times for {steps} GradScaler.step(): the "
+            f"loss scale of {facts.scale:,.0f} moves faster than its growth interval allows"
+        ),
+    )
 
 
 def hidden_skip(facts: StepFacts) -> Origin | None:

@@ -113,14 +113,14 @@ class StepEvents:
         unscaled: ids of the optimizers that ``unscale_`` was called for.
         scaled_steps: optimizers that ``GradScaler.step`` was called for, whether or not it
             stepped.
-        updates: calls of ``GradScaler.update``.
+        updates: calls of ``GradScaler.update``, each by the user's line.
         cleared: calls of ``zero_grad``, of optimizers and modules.
     """
 
     scalers: dict[int, tuple[GradScaler, Tensor]] = field(default_factory=dict)
     unscaled: set[int] = field(default_factory=set)
     scaled_steps: list[tuple[Optimizer, str]] = field(default_factory=list)
-    updates: int = 0
+    updates: list[str] = field(default_factory=list)
     cleared: int = 0
     optimizers: list[OptimizerCall] = field(default_factory=list)
     schedulers: list[SchedulerCall] = field(default_factory=list)
@@ -211,7 +211,7 @@ class StepWatch:
             self._stepping = outer
 
     def _update(self, own: Callable[..., Any], scaler: GradScaler, *rest: Any, **kw: Any) -> Any:
-        self.events.updates += 1
+        self.events.updates.append(self._line())
         return own(scaler, *rest, **kw)
 
     def _clear(self, own: Callable[..., Any], owner: Any, *rest: Any, **kw: Any) -> Any:

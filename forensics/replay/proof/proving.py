@@ -15,9 +15,11 @@ from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
 from forensics.replay.suspects import Audit, again, guilty_samples
-from forensics.replay.tracing.step_forensics import examine_step
+from forensics.replay.tracing.call_site import Phase
+from forensics.replay.tracing.step_forensics import examine, examine_step
 
 Keep = Callable[[MemoryState], None]
+_NO_DATA = frozenset({Phase.UNSCALE, Phase.CLIP, Phase.OPTIMIZER, Phase.SCHEDULER, Phase.EMA})
 
 
 @dataclass(kw_only=True)
@@ -58,7 +60,8 @@ class Proof:
         """
         step = self._state.step
         self._again()
-        if self.audit is None and self.found["reproduces"] is not None:
+        self.found["raised"] = self.bad is not None and bool(self.bad.exception)
+        if self.audit is None and self.found["reproduces"] is not None and self._is_of_data():
             self._samples()
         if keep is not None:
             self.progress("writing the capsule", 0, 0)
@@ -94,8 +97,11 @@ class Proof:
         begin = session.go_to(first)
         while session.step_index < step:
             session.run_step(check_state=False)
-        if not self.is_bad(session.run_step(check_state=False)):
+        examined = examine(session)
+        if examined.replayed is None or not self.is_bad(examined.replayed):
             return False
+        self.origin = self.origin or examined.origin
+        self.found["origin"] = self.origin
         self.notes.append(
             f"it does not come back from the state just before step {step:,}, but trained from "
             f"step {begin:,} it does each time: the recipe keeps state of its own (an attribute, a "
@@ -167,6 +173,11 @@ class Proof:
             announce=self._announce,
         )
         self.found["what_if"] = (*self.found["what_if"], *early)
+
+    def _is_of_data(self) -> bool:
+        """May a sample be to blame? What raises after backward was handed none."""
+        raised = self._is(FaultKind.EXCEPTION)
+        return not (raised and self.origin is not None and self.origin.phase in _NO_DATA)
 
     def _announce(self, text: str) -> None:
         self.progress(f"what if: {text}", 0, 0)

@@ -40,6 +40,7 @@ def remedies(
     reproduces: bool | None = None,
     persistence: Persistence = Persistence.UNKNOWN,
     skipped: bool = False,
+    raised: bool = False,
     checkpoints: Sequence[CheckpointVerdict] = (),
 ) -> tuple[str, ...]:
     """At most four sentences, the proven ones first.
@@ -55,6 +56,7 @@ def remedies(
         reproduces: what ``again`` said.
         persistence: of the fault.
         skipped: the record says that the optimizer did not step.
+        raised: the bad step raised, which ended the run.
         checkpoints: the saved states; the newest good one before the root is named.
     """
     root = growth.since_step if growth is not None else first_bad_step
@@ -62,8 +64,9 @@ def remedies(
     if over and (sound := _sound_after(checkpoints, first_bad_step, skipped)):
         resume = [f"Nothing has to be undone: {sound}."]
     else:
-        resume = [*_resume(checkpoints, root, growth, lasting=not over)]
-    if over and origin is not None and origin.kind is FaultKind.EXCEPTION:
+        taught = _is_taught(origin)
+        resume = [*_resume(checkpoints, root, growth, lasting=not over, taught=taught)]
+    if over and (raised or (origin is not None and origin.kind is FaultKind.EXCEPTION)):
         again = f", once it is mended: it comes to step {first_bad_step:,} again."
         resume = [text.replace(", the last good one.", again) for text in resume]
     if reproduces is False:
@@ -78,6 +81,14 @@ def remedies(
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]
     return tuple(found[:AT_MOST])
+
+
+def _is_taught(origin: Origin | None) -> bool:
+    """Is it in the weights though they are finite: wrong updates, or a value that was changed?"""
+    if origin is None:
+        return False
+    changed = origin.operator == "outside" and bool(origin.parameters)
+    return changed or origin.kind in (FaultKind.APPLIED, FaultKind.GROWTH)
 
 
 def _cause_is_known(origin: Origin | None) -> bool:
@@ -195,15 +206,20 @@ def _sound_after(checkpoints: Sequence[CheckpointVerdict], step: int, skipped: b
 
 
 def _resume(
-    checkpoints: Sequence[CheckpointVerdict], root: int, growth: Growth | None, *, lasting: bool
+    checkpoints: Sequence[CheckpointVerdict],
+    root: int,
+    growth: Growth | None,
+    *,
+    lasting: bool,
+    taught: bool,
 ) -> Iterator[str]:
-    """From which state, and before what."""
+    """From which state, and before what; ``taught``: finite states hold what it taught them."""
     good = [c.step for c in checkpoints if c.verdict == "good" and c.step <= root]
     if good and max(good) == 0 and growth is not None:
         since = "at step 0" if not root else f"at step {root:,}, and no later state is from before"
         yield f"Start anew: the growth began {since}."
         return
-    later = any(c.step > root for c in checkpoints)
+    later = any(c.step > root and (taught or c.verdict == "bad") for c in checkpoints)
     if good and max(good) == 0 and lasting:
         yield f"Start anew once it is mended: it acts from step {root:,} on."
         return

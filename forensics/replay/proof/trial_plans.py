@@ -173,16 +173,15 @@ def plans(
 def precisions(until: int, was: AsItWas) -> Iterator[Plan]:
     """A higher precision tells rounding from mathematics, bf16 range from rounding."""
     used, halves = was.precisions, was.autocast | was.weights
-    refused = f"the parameters themselves are in {used}: autocast cannot widen them"
+    refused = f"the parameters themselves are in {used}: autocast cannot turn them into bf16"
     refused = refused if was.weights else ""
     if halves:
         yield Plan(
             change=FP32,
-            changes=Changes(precision=FP32),
+            changes=Changes(precision=FP32, widen=bool(was.weights)),
             until=until,
             finite=f"{used} is too narrow or too coarse here",
             bad="not a precision problem",
-            refused=refused,
         )
     if "fp16" in halves:
         yield Plan(

@@ -23,6 +23,7 @@ class Changes:
 
     Attributes:
         precision: ``fp32``, ``fp16``, ``bf16`` or ``fp64`` (no autocast, everything in float64).
+        widen: under ``fp32``, weights and data that are in half precision, too.
         loss_scale: a fixed loss scale that neither grows nor backs off.
         lr_factor: every learning rate times this, while the optimizer steps.
         max_norm: clip the global L2 norm at this threshold.
@@ -31,11 +32,19 @@ class Changes:
     """
 
     precision: str | None = None
+    widen: bool = False
     loss_scale: float | None = None
     lr_factor: float | None = None
     max_norm: float | None = None
     drop: Mapping[int, Sequence[int]] = field(default_factory=dict)
     keep: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def widened(self) -> torch.dtype | None:
+        """What parameters, states and data are turned into; None where they stay as they are."""
+        if self.precision == "fp64":
+            return torch.float64
+        return torch.float32 if self.widen else None
 
 
 def batch_size(batch: Batch) -> int:
@@ -74,33 +83,37 @@ def select_samples(
     return chosen
 
 
-def to_double(batch: Batch) -> Batch:
-    """A micro-batch with every floating tensor in float64."""
+def widened_batch(batch: Batch, dtype: torch.dtype) -> Batch:
+    """A micro-batch with every floating tensor that is narrower in ``dtype``."""
     if isinstance(batch, Tensor):
-        return batch.double() if batch.is_floating_point() else batch
+        return batch.to(dtype) if _is_narrower(batch, dtype) else batch
     if isinstance(batch, Mapping):
-        return {key: to_double(value) for key, value in batch.items()}
+        return {key: widened_batch(value, dtype) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(to_double(value) for value in batch)
+        return type(batch)(widened_batch(value, dtype) for value in batch)
     return batch
 
 
+def _is_narrower(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return tensor.is_floating_point() and tensor.dtype.itemsize < dtype.itemsize
+
+
 @torch.no_grad()
-def widen(training: Training) -> None:
-    """Turn parameters, buffers and optimizer states into float64, in place."""
+def widen(training: Training, dtype: torch.dtype) -> None:
+    """Turn parameters, buffers and optimizer states that are narrower into ``dtype``, in place."""
     for parameter in training.model.parameters():
-        if parameter.is_floating_point() and parameter.dtype != torch.float64:
+        if _is_narrower(parameter, dtype):
             parameter.grad = None
-            parameter.data = parameter.data.double()
+            parameter.data = parameter.data.to(dtype)
     for module in training.model.modules():
         for name, buffer in module.named_buffers(recurse=False):
-            if buffer.is_floating_point():
-                setattr(module, name, buffer.double())
+            if _is_narrower(buffer, dtype):
+                setattr(module, name, buffer.to(dtype))
     for optimizer in training.optimizers:
         for state in optimizer.state.values():
             for key, value in state.items():
-                if isinstance(value, Tensor) and value.is_floating_point() and key != "step":
-                    state[key] = value.double()
+                if isinstance(value, Tensor) and _is_narrower(value, dtype) and key != "step":
+                    state[key] = value.to(dtype)
 
 
 @contextmanager

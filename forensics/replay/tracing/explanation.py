@@ -111,6 +111,12 @@ def _of_negative(name: str, birth: Birth) -> str:
     return f"of a negative number: its input goes down to {low:.3g}" if low < 0 else ""
 
 
+def _unaligned(name: str, birth: Birth) -> str:
+    if name != "ctc_loss" or birth.kind != "inf" or not all(s.finite for s in birth.inputs):
+        return ""
+    return "a target has no alignment: it is longer than its input"
+
+
 def _too_large(name: str, birth: Birth) -> str:
     if birth.kind != "inf" or birth.output is None or not all(s.finite for s in birth.inputs):
         return ""
@@ -151,7 +157,16 @@ def _in_a_kernel(name: str, birth: Birth) -> str:
 
 
 _REASONS: tuple[Callable[[str, Birth], str], ...] = (
-    *(_no_row, _of_too_few, _of_zero, _of_negative, _too_large, _inf_minus_inf, _both_signs),
+    *(
+        _no_row,
+        _of_too_few,
+        _unaligned,
+        _of_zero,
+        _of_negative,
+        _too_large,
+        _inf_minus_inf,
+        _both_signs,
+    ),
     *(_without_variance, _in_a_kernel),
 )
 

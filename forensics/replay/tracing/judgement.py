@@ -62,6 +62,11 @@ def _mask_origin(trace: StepTrace) -> Origin | None:
     mask = trace.masks[damage.mask]
     what = damage.place if not damage.name else f"{damage.place} {damage.name}"
     where = f" in {mask.module}" if mask.module else ""
+    reader = trace.readers.get(damage.mask)
+    read = (
+        f" by {reader.operator} ({reader.source_line.partition(chr(32) * 2)[0]})" if reader else ""
+    )
+    reads = () if reader is None else (_link_of(reader),)
     return Origin(
         kind=FaultKind.INF,
         phase=str(mask.phase),
@@ -70,10 +75,10 @@ def _mask_origin(trace: StepTrace) -> Origin | None:
         parameters=bad_parameters(trace, trace.damages),
         source_line=mask.source_line,
         output=None if mask.output is None else facts_of(mask.output),
-        chain=(_link_of(mask), ChainLink(phase="", what=what, kind=damage.kind)),
+        chain=(_link_of(mask), *reads, ChainLink(phase="", what=what, kind=damage.kind)),
         summary=(
             f"an infinity that {mask.operator}{where} put there on purpose came through to the "
-            f"{what}: {_how_much(mask)}"
+            f"{what}{read}: {_how_much(mask)}"
         ),
     )
 

@@ -37,6 +37,10 @@ _FACTOR = (
 )
 _SINGULAR = "add a small multiple of the identity to the matrix, or use lstsq: it is singular"
 _EDITED = "edit no value that backward needs: h = h + 1 or h.clone() instead of h += 1"
+_SECOND_TIME = (
+    "detach what one step hands to the next (h = h.detach()), or build the graph anew before each "
+    "backward()"
+)
 _RAN_OUT = (
     "give the schedule as many steps as the run takes (a saved schedule brings its old total "
     "along: set it after loading)"
@@ -75,6 +79,7 @@ _BY_OPERATOR: dict[str, str] = {
     "_log_softmax": "leave at least one entry unmasked in every row",
     "nll_loss_forward": _LABELS,
     "nll_loss2d_forward": _LABELS,
+    "ctc_loss": "pass zero_infinity=True, or drop samples whose target is longer than their input",
     "mse_loss": "check the targets' range, or use a loss that grows linearly (Huber)",
     "native_batch_norm": _BATCH_NORM,
     "_native_batch_norm_legit": _BATCH_NORM,
@@ -101,6 +106,7 @@ _BY_APPLIED: dict[str, str] = {
     "optimizer.param_groups": "make the optimizer after the model is whole, or add what it lacks "
     "with add_param_group(); what is not to learn gets requires_grad_(False)",
     "optimizer.step": "call optimizer.step() once for each backward()",
+    "GradScaler.update": "call scaler.update() once for each scaler.step()",
     "optimizer.maximize": "make the optimizer without maximize=True, or negate the loss",
     "recompute": "let activation checkpointing keep the RNG state (preserve_rng_state=True)",
     "_fused_adamw": _TAKEN,
@@ -190,16 +196,29 @@ def _advice(origin: Origin) -> str:
         return _BY_NODE[node]
     if is_product(origin):
         return _product(origin)
-    advice = _BY_OPERATOR.get(operator, _BY_APPLIED.get(operator, ""))
-    if not advice and _overflows_half(origin):
-        return f"run {origin.operator} in fp32 or bf16, or make what goes into it smaller"
-    return advice
+    known = operator if operator in _BY_OPERATOR else operator.lstrip("_")
+    advice = _BY_OPERATOR.get(known, _BY_APPLIED.get(operator, ""))
+    return advice or _of_sizes(origin)
+
+
+def _of_sizes(origin: Origin) -> str:
+    """What helps where the operator itself tells nothing: what went into it is at fault."""
+    if "handed the number" in origin.summary:
+        return f"find what makes the number that {origin.operator} is handed"
+    if origin.kind is not FaultKind.INF or not origin.operator.startswith("aten."):
+        return ""
+    smaller = f"make what goes into {origin.operator} smaller: clamp or normalise it"
+    if _overflows_half(origin):
+        return f"run {origin.operator} in fp32 or bf16, or {smaller}"
+    return smaller
 
 
 def _raised(operator: str, origin: Origin) -> str:
     """What helps against an exception: mostly its own words do."""
     if "modified by an inplace operation" in origin.summary:
         return _EDITED
+    if "through the graph a second time" in origin.summary:
+        return _SECOND_TIME
     label = _LABEL.search(origin.summary)
     if label and origin.inputs and origin.inputs[0].shape:
         count = origin.inputs[0].shape[min(1, len(origin.inputs[0].shape) - 1)]

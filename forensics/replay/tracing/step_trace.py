@@ -54,6 +54,7 @@ class StepTrace:
     Attributes:
         births: every non-finite value that came into being, in order.
         masks: infinities that were put somewhere on purpose, in order.
+        readers: by index of those, the first operator that sums over or chooses from them.
         damages: in the order of the step: loss, gradients as they arrive, then what is left.
         arrival: parameters in the order their gradients arrived; a repeat is a micro-batch.
         loss: the loss the step returned, as a float; NaN where it raised.
@@ -75,6 +76,7 @@ class StepTrace:
     raised: Raised | None = None
     tied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     masks: tuple[Birth, ...] = ()
+    readers: Mapping[int, Birth] = field(default_factory=dict)
     underflows: tuple[Underflow, ...] = ()
     arrived: Mapping[str, float] = field(default_factory=dict)
     kept: Mapping[str, float] = field(default_factory=dict)
@@ -174,6 +176,7 @@ class StepTracer:
             raised=self._raised,
             tied={all_names[0]: all_names[1:] for all_names in names if len(all_names) > 1},
             masks=tuple(self.trace.masks),
+            readers=dict(self.trace.readers),
             underflows=tuple(self.trace.underflows),
             arrived=self._seen.arrived,
             kept=self._seen.kept,

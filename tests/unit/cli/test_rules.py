@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forensics.cli import main
+from forensics.diagnose.bisection import bisection
 from forensics.diagnose.rules import GROUPS, RULES
 from forensics.render.rules_text import ID_WIDTH
 
@@ -32,7 +33,7 @@ def test_ids_fit_their_column() -> None:
     assert max(len(rule.id) for rule in RULES) <= ID_WIDTH
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", [*RULES, bisection], ids=lambda rule: rule.id)
 def test_each_rule_explains_itself_with_its_thresholds_and_their_sources(
     rule: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,3 +89,11 @@ def test_one_rule_alone_is_told_in_every_format(
     assert text.startswith("## loss-spike\n")
     assert "| `z` | `8.0` |" in text
     assert "nonfinite-loss" not in text
+
+
+@pytest.mark.parametrize("form", ["json", "markdown"])
+def test_what_a_replay_located_is_explained_like_a_rule(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rules", "bisection", "--format", form]) == 0
+    assert "A replay of the training has located the fault" in capsys.readouterr().out

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from forensics.diagnose.bisection import bisection
 from forensics.diagnose.bisection_file import bisection_document
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity, Status
 from forensics.diagnose.located import RULE, finding_of
+from forensics.diagnose.signals import Signals
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
 from tests.unit.render.sample_bisections import bad_sample, growth, healthy, silent
@@ -56,6 +58,7 @@ def test_a_fault_that_the_log_does_not_show_becomes_the_root() -> None:
     assert (root.rule, root.first_step, root.severity) == (RULE, 0, Severity.CRITICAL)
     assert "threshold in force was 1.5e-5" in root.message
     assert "The line is train.py:41" in root.cause
+    assert "threshold in force was 1.5e-5" in root.cause
     assert found.verdict.summary.startswith("First bad step 0, in clip: The clip saw")
 
 
@@ -111,3 +114,23 @@ def test_the_severity_is_worst_where_the_fault_persists() -> None:
     assert (lasting.severity, passing.severity) == (Severity.CRITICAL, Severity.ERROR)
     assert finding_of(healthy()) is None
     assert finding_of(replace(growth(), status=BisectStatus.PARTIAL)) is None
+
+
+def test_the_finding_can_be_had_by_itself() -> None:
+    steps = log()
+    document = json.loads(json.dumps(bisection_document(silent(), steps), allow_nan=False))
+    run = Run(path=Path("runs/x"), steps=steps, bisection=document)
+    (found,) = bisection.find(Signals(run), bisection.defaults)
+    assert (bisection.id, found) == (RULE, finding_of(silent()))
+    assert list(bisection.find(Signals(replace(run, bisection=None)), bisection.defaults)) == []
+    stale = replace(run, steps=log(nan_at=0))
+    assert list(bisection.find(Signals(stale), bisection.defaults)) == []
+
+
+def test_a_step_that_raised_ended_the_run_whatever_made_its_value() -> None:
+    found = finding_of(replace(bad_sample(), raised=True))
+    assert found is not None
+    assert "it ended the run" in found.cause
+    steps = log(nan_at=30)
+    root = told(steps, bad_sample(), raised=True).findings[0]
+    assert "it ended the run" in root.cause

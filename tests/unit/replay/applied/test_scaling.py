@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from forensics.diagnose.bisection_result import FaultKind
-from forensics.replay.applied.scaling import DIVIDED_AGAIN
+from forensics.replay.applied.scaling import DIVIDED_AGAIN, UPDATED_TWICE
 from forensics.replay.tracing.operator_advice import advice_for
 from forensics.replay.tracing.step_facts import Context
 from tests.unit.replay.small_loops import ScaledLoop, looked_into, training_of
@@ -179,3 +179,36 @@ def test_a_clip_that_comes_after_the_step_is_found_and_a_run_without_a_clip_is_s
     loop = ScaledLoop()
     loop.clips_before, loop.max_norm = False, 1e6  # does not engage
     assert loop.examine().origin is None
+
+
+@pytest.mark.parametrize("again", ["count", "set"])
+def test_a_scaler_that_is_updated_twice_a_step_is_found(again: str):
+    loop = ScaledLoop(scale=256.0)
+
+    def run() -> Tensor:
+        loss = loop()
+        loop.scaler.update(loop.scaler.get_scale() * 1.5) if again == "set" else _update(loop)
+        return loss
+
+    origin = looked_into(loop.training, run, batches=loop.inputs).origin
+    assert (origin.operator, origin.phase) == (UPDATED_TWICE, "unscale")
+    assert "called 2 times for 1 GradScaler.step()" in origin.summary
+    assert "once for each scaler.step()" in advice_for(origin)
+
+
+def _update(loop: ScaledLoop) -> None:
+    """Once more by micro-batch: torch asks for an inf check in between."""
+    states = loop.scaler._per_optimizer_states[id(loop.optimizer)]
+    states["found_inf_per_device"] = {torch.device("cpu"): torch.zeros(())}
+    loop.scaler.update()
+
+
+def test_one_update_for_each_of_two_steps_is_sound():
+    loop = ScaledLoop(scale=256.0)
+
+    def run() -> Tensor:
+        loop()
+        return loop()
+
+    found = looked_into(loop.training, run, batches=loop.inputs)
+    assert found.origin is None or found.origin.operator != UPDATED_TWICE

@@ -211,7 +211,10 @@ def test_never_more_than_four_and_nothing_proven_that_was_not(tried, growth, las
             ),
             "schedule's formula",
         ),
-        (_origin("aten.some_new_operator"), ""),
+        (_origin("aten.some_new_operator", FaultKind.NAN), ""),
+        (_origin("aten.cumprod"), "what goes into aten.cumprod smaller"),
+        (_origin("aten._ctc_loss"), "zero_infinity"),
+        (_origin("GradScaler.update", FaultKind.APPLIED, "unscale"), "once for each"),
     ],
 )
 def test_advice_fits_the_operator(origin, words) -> None:
@@ -311,9 +314,10 @@ def test_a_later_sound_state_means_that_nothing_has_to_be_undone() -> None:
     assert told[0] == "Nothing has to be undone: the saved state of step 110 is sound."
 
 
-def test_a_flipped_bit_stays_in_later_states() -> None:
+@pytest.mark.parametrize("found", [True, False])
+def test_a_flipped_bit_stays_in_later_states_where_one_was_found(found: bool) -> None:
     told = remedies(
-        _origin("outside", phase="outside"),
+        _origin("outside", phase="outside", parameters=("head.weight",) if found else ()),
         None,
         (),
         first_bad_step=100,
@@ -321,7 +325,35 @@ def test_a_flipped_bit_stays_in_later_states() -> None:
         reproduces=False,
         checkpoints=_states(90, 110),
     )
-    assert told[-1] == "Resume from step-90, the last good one; a later state carries the fault."
+    carried = "; a later state carries the fault" if found else ""
+    assert told[-1] == f"Resume from step-90, the last good one{carried}."
+
+
+def test_a_later_state_that_is_sound_carries_nothing() -> None:
+    told = remedies(
+        _origin(),
+        None,
+        (),
+        first_bad_step=100,
+        persistence=Persistence.PERSISTENT,
+        reproduces=True,
+        checkpoints=_states(90, 110),
+    )
+    assert "carries" not in " ".join(told)
+
+
+def test_a_step_that_raised_is_mended_before_the_run_comes_to_it_again() -> None:
+    told = remedies(
+        _origin("aten.div", FaultKind.NAN),
+        None,
+        (),
+        first_bad_step=100,
+        persistence=Persistence.TRANSIENT,
+        reproduces=True,
+        raised=True,
+        checkpoints=_states(90),
+    )
+    assert told[0] == "Resume from step-90, once it is mended: it comes to step 100 again."
 
 
 def test_underflow_is_cured_by_the_precision_that_was_tried() -> None:

@@ -186,7 +186,9 @@ def test_a_masked_class_that_a_smoothed_loss_reads_is_told_with_its_share():
 
     origin = looked_into(training, run).origin
     assert origin.operator == "aten.masked_fill"
-    assert "came through to the loss: 1 of 6 elements are masked" in origin.summary
+    assert "came through to the loss by aten.sum (test_judgement.py:185)" in origin.summary
+    assert "1 of 6 elements are masked" in origin.summary
+    assert [link.what for link in origin.chain[1:]] == ["aten.sum", "loss"]
     assert "no label smoothing" in advice_for(origin)
 
 
