@@ -28,13 +28,19 @@ _PIPELINE = rb"\bsteps: (?P<pipe>\d{1,15}) loss: (?P<loss>" + NUMBER + rb") (?:i
 _REDUCED = (
     rb"Reducing dynamic loss scale from (?P<from>" + NUMBER + rb") to (?P<to>" + NUMBER + rb")"
 )
-_PRINTED = rb"\bRank: 0, loss = (?P<printed>" + NUMBER + rb")"
-"""What DeepSpeed-Chat prints of each micro-batch."""
+_PRINTED = rb"[lL]oss(?<!\w.{4})(?:: ?| ?= ?)(?P<printed>" + NUMBER + rb")(?![\w%])"
+"""What the loop prints of a batch or a step, as ``Rank: 0, loss = 2.1`` or ``Loss: 2.1``."""
+_ELSEWHERE = re.compile(
+    rb"(?i)\brank:? ?[1-9]|\b(?:val|valid|validation|eval|evaluation|test|dev|best|average)\b"
+)
+"""In front of a printed loss: another rank's, or none of a step."""
 _RECORD = re.compile(TOTALS + rb"|" + _PIPELINE)
 _STEPPED = re.compile(TOTALS + rb"|" + _PIPELINE + rb"|Grad overflow on iteration:? ?\d")
 _EVENT = re.compile(rb"|".join((TOTALS, _PIPELINE, _REDUCED, _PRINTED, NOTE)))
-_NEEDLES = {b"step=": 0, b"steps: ": 0, b"Reducing dynamic loss scale": 0, b"loss = ": 9} | (
-    dict.fromkeys(NEEDLES, REACH)
+_NEEDLES = (
+    {b"step=": 0, b"steps: ": 0, b"Reducing dynamic loss scale": 0}
+    | dict.fromkeys((b"oss = ", b"oss: ", b"oss:", b"oss="), 1)
+    | dict.fromkeys(NEEDLES, REACH)
 )
 _RATES = ("lr", *(f"lr_{group}" for group in range(1, 8)))
 _OVERFLOW = re.compile(
@@ -92,6 +98,7 @@ class _Engine:
         self._exact: dict[str, Cell] = {}
         self._others = 0
         self._loss: float | None = None
+        self._follows: bool | None = None
 
     def take(self, match: re.Match[bytes]) -> None:
         """One event of the log."""
@@ -101,7 +108,9 @@ class _Engine:
             self._flush()
             self._add(int(match["pipe"]), {"loss": number(match["loss"]), **self._noted()})
         elif match["printed"] is not None:
-            self._see(number(match["printed"]))
+            start = match.string.rfind(b"\n", 0, match.start()) + 1
+            if not _ELSEWHERE.search(match.string, start, match.start()):
+                self._see(number(match["printed"]))
         elif match["from"] is not None:
             if self._exact:
                 self._exact.setdefault("scaler_scale", number(match["from"]))
@@ -142,8 +151,15 @@ class _Engine:
         self._add(step, {**self._noted(), **cells, **loss})
 
     def _see(self, loss: float | None) -> None:
-        """A printed loss: the last one before a record is kept, but a non-finite one stays."""
-        if self._loss is None or math.isfinite(self._loss):
+        """A printed loss: the last one before a record is kept, but a non-finite one stays.
+
+        A loop that prints it after the engine's record, as the first one tells, tells of that step.
+        """
+        if self._follows is None:
+            self._follows = self._last[0] >= 0
+        if self._follows:
+            self._add(self._at, {"loss": loss})
+        elif self._loss is None or math.isfinite(self._loss):
             self._loss = loss
 
     def _noted(self) -> dict[str, Cell]:

@@ -93,7 +93,7 @@ def read_lines(source: LogSource, name: str) -> StepTable:
         name: of the importer that reads it.
     """
     notes = OverflowNotes()
-    found = _without_stale(list(_found(source, notes)))
+    found = _told_apart(_without_stale(list(_found(source, notes))))
     main = _main(found)
     steps, epochs, note = numbered(_counts([row for row in found if main(row)]))
     rows = Rows(source.log)
@@ -208,6 +208,27 @@ def _counts(rows: Sequence[_Row]) -> list[Count]:
     first = next((row.epoch for row in rows if row.epoch is not None), None)
     before = None if first is None else first - 1
     return [row.own._replace(epoch=before if row.epoch is None else row.epoch) for row in rows]
+
+
+def _told_apart(rows: list[_Row]) -> list[_Row]:
+    """The rows, with the lines of validations that are worded as those of the training as such.
+
+    They count to another end, and begin anew within an epoch, after those of the training.
+    """
+    ends: Counter[tuple[bytes, int | None]] = Counter()
+    ends.update((row.shape, row.own.of) for row in rows if row.trains and row.own.of)
+    validations: set[tuple[bytes, int | None]] = set()
+    for before, row in pairwise(row for row in rows if row.trains and row.own.at is not None):
+        kind, other = (row.shape, row.own.of), (before.shape, before.own.of)
+        within = row.epoch is not None and row.epoch == before.epoch
+        if within and row.shape == before.shape and kind != other and ends[kind] < ends[other]:
+            validations.add(kind)
+    return [
+        row._replace(cells={"val_loss": row.cells["loss"]})
+        if row.trains and (row.shape, row.own.of) in validations
+        else row
+        for row in rows
+    ]
 
 
 def _without_stale(rows: list[_Row]) -> list[_Row]:

@@ -37,6 +37,8 @@ _NESTED = re.compile(
     rb"\[[ \t]{0,9}(\d{1,12})/[ \t]{0,9}(\d{1,12})[ \t]{0,2}\]"
 )
 """``[3/90][10/1251]`` and ``[3] [10/1251]``: the epoch, and the batch within it."""
+_PAIRED = re.compile(rb"^[^\w\[]{0,4}\[[ \t]{0,6}(\d{1,9}),[ \t]{1,9}(\d{1,12})[ \t]{0,2}\]")
+"""``[3,  2000]`` in front of all: the epoch, and the batch within it."""
 _OF = re.compile(rb"[\[(][ \t]{0,6}(\d{1,12})/(\d{1,12})|(?<![\w./])(\d{1,12})/(\d{1,12}) ?\[")
 _EPOCH = re.compile(rb"(?i)(?<![a-z])(?:epoch|ep)[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.%])")
 _HEADING = re.compile(rb"(?i)^[^\n]{0,60}\bepoch[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.])")
@@ -181,6 +183,9 @@ def _of_validation(line: bytes) -> bool:
 
 
 def _count(line: bytes) -> Count:
+    paired = _PAIRED.match(line)
+    if paired is not None:
+        return Count(count(paired.group(1)), count(paired.group(2)), None)
     nested = _NESTED.search(line)
     through = _GLOBAL.search(line)
     if nested is not None and through is None:

@@ -237,3 +237,18 @@ def test_a_note_behind_a_bar_belongs_to_the_next_state_of_the_bar(tmp_path: Path
     assert table.step.tolist() == list(range(1, 9))
     assert column(table, "skipped_steps")[4:6] == [None, 1]
     assert column(table, "loss")[4] == 5.5
+
+
+def test_a_loss_that_the_loop_prints_beside_the_engines_counters(tmp_path: Path) -> None:
+    def log(first: str, second: str) -> list[float | None]:
+        lines = {"loss": "INFO - [Rank 0] Loss: {n}.5\n", "record": "{record}"}
+        text = "".join(
+            lines[part].format(n=n, record=engine(10 * n, 0))
+            for n in range(1, 6)
+            for part in (first, second)
+        )
+        text = text + "[Rank 1] Loss: 99.0\n" + "eval loss: 77.0\n"
+        return column(read(tmp_path, overflow("64", "32") + text), "loss")
+
+    assert log("loss", "record") == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert log("record", "loss") == [1.5, 2.5, 3.5, 4.5, 5.5]

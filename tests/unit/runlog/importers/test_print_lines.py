@@ -290,3 +290,24 @@ def test_parts_of_a_loss_alone_are_no_log(tmp_path: Path) -> None:
     parts = ("gen", "kl", "feat", "mel")
     path.write_text("".join(f" | > loss_{part}: {n}.5\n" for n in range(20) for part in parts))
     assert detect(head_of(path)) is None
+
+
+def test_the_pair_in_front_of_a_tutorials_line_is_epoch_and_batch(tmp_path: Path) -> None:
+    lines = [f"[{e}, {n:>5}] loss: {3 - e}.{n}" for e in (1, 2) for n in (2000, 4000, 6000)]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [2000, 4000, 6000, 8000, 10000, 12000]
+    assert table["loss"][3] == 1.2
+
+
+def test_a_validation_that_is_worded_as_the_training_is_told_by_what_it_counts_to(
+    tmp_path: Path,
+) -> None:
+    lines = []
+    for epoch in (0, 1, 2):
+        for of, level in ((50, 3), (20, 7)):
+            lines += [f"Epoch: [{epoch}][{n}/{of}]\tLoss {level}.{n}" for n in range(0, of, 10)]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == list(range(0, 150, 10))
+    assert table["loss"].max() < 4
+    assert table["val_loss"][4] == 7.0
+    assert not table.earlier
