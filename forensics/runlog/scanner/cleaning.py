@@ -17,10 +17,14 @@ _BARE_COLOUR = re.compile(rb"\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m")
 """A colour whose escape character was lost when the text was copied: ``[31m``, ``[0m``."""
 _BACKSPACES = re.compile(rb"[^\n]?\x08")
 RANK_PREFIX = re.compile(
-    rb"^(?:\[(?:default|rank|Rank |RANK)?\d{1,6}\]:?[ \t]?|(?:rank|Rank) ?\d{1,6}: ?|\d{1,6}: )",
+    rb"^(?:\[(?:default|rank|Rank |RANK)?\d{1,6}\]:?[ \t]?|(?:rank|Rank) ?\d{1,6}: ?|\d{1,6}: "
+    rb"|\[\d{1,4},(?:mpirank:)?\d{1,6}(?:,[\w-]{1,40})?\](?:<std(?:out|err)>:?|:)[ \t]?"
+    rb"|\[[A-Za-z][\w.-]{0,60}:\d{1,4}\]:[ \t]?"
+    rb"|\([\w: ]{0,60}pid=\d{1,9}(?:, ip=[\d.]{7,15})?\) ?)",
     re.MULTILINE,
 )
-"""``[default7]:``, ``[rank0]:``, ``rank 3:``, and mpirun's or srun's ``0: ``."""
+"""``[default7]:``, ``[rank0]:``, ``rank 3:``, srun's ``0: ``, mpirun's ``[1,0]<stdout>:``,
+torchrun's ``[host:3]:``, and Ray's ``(RayTrainWorker pid=9, ip=10.0.0.1)``."""
 _ESCAPED = re.compile(rb"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"\\": b"\\", b"/": b"/"}
 _QUOTED_LINE = re.compile(rb'^\s*"(.*?)"?,?$', re.MULTILINE)

@@ -33,7 +33,14 @@ def test_each_redraw_of_a_bar_is_a_line() -> None:
     assert cleaned(b"\r 1%|#| 1/90\r 2%|#| 2/90\n") == b"\n 1%|#| 1/90\n 2%|#| 2/90\n"
 
 
-@pytest.mark.parametrize("prefix", [b"[default7]:", b"[rank0]: ", b"[rank12]:", b"3: ", b"[5] "])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        *(b"[default7]:", b"[rank0]: ", b"[rank12]:", b"3: ", b"[5] ", b"[1,0]<stdout>:"),
+        *(b"[1,mpirank:5,algo-1]<stderr>:", b"[node-17.cluster:3]:", b"(Worker pid=4021) "),
+        b"(RayTrainWorker pid=4021, ip=10.0.0.17) ",
+    ],
+)
 def test_prefixes_of_ranks_go_where_most_lines_have_one(prefix: bytes) -> None:
     assert cleaned(prefix + RECORD + prefix + RECORD) == RECORD * 2
 
