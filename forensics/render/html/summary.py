@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forensics.diagnose.finding import Diagnosis
 from forensics.render.html.templates import environment
-from forensics.render.html.view import STATUS_WORDS, finding_views
+from forensics.render.html.view import STATUS_WORDS, finding_views, summary_of
 from forensics.render.phrases import facts_line, remedies, tally
 
 MOST_ROWS = 12
@@ -26,6 +26,7 @@ def render_html_summary(diagnosis: Diagnosis) -> str:
             diagnosis=diagnosis,
             status=STATUS_WORDS[diagnosis.verdict.status],
             facts=facts_line(diagnosis.run),
+            summary=summary_of(diagnosis),
             findings=findings[:MOST_ROWS],
             more=max(len(findings) - MOST_ROWS, 0),
             remedy=advice[0][1] if advice else "",

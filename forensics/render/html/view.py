@@ -142,7 +142,7 @@ def run_view(
         diagnosis=diagnosis,
         status=STATUS_WORDS[diagnosis.verdict.status],
         facts=facts_line(diagnosis.run),
-        summary=_summary(diagnosis),
+        summary=summary_of(diagnosis),
         notes=(*diagnosis.run.superseded, *lost(diagnosis.run)),
         findings=finding_views(diagnosis),
         advice=advice[:MOST_REMEDIES],
@@ -159,7 +159,7 @@ def run_view(
     )
 
 
-def _summary(diagnosis: Diagnosis) -> str:
+def summary_of(diagnosis: Diagnosis) -> str:
     """The verdict's own, unless it is no more than the word that stands beside it."""
     summary = diagnosis.verdict.summary
     bare = summary.rstrip(".").casefold() == STATUS_WORDS[diagnosis.verdict.status]
@@ -218,8 +218,7 @@ def _evidence(evidence: Evidence) -> EvidenceView:
 
 
 def _headed(lines: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """The lines that have a text; one without a label goes on the one before, as no row may have
-    an empty header."""
+    """The lines that have a text; one without a label joins the one before: no header is empty."""
     headed: list[tuple[str, str]] = []
     for label, text in lines:
         if text and (label or not headed):

@@ -33,7 +33,7 @@ def test_a_value_stays_with_its_step() -> None:
 
 @pytest.mark.parametrize("arrow", ["→", "->"])
 def test_an_arrow_stays_with_what_it_points_to(arrow: str) -> None:
-    assert wrap(f"still bad {arrow} not it", 15) == ["still bad", f"{arrow} not it"]
+    assert wrap(f"still bad {arrow} not it", 12) == ["still bad", f"{arrow} not it"]
 
 
 def test_readings_set_apart_are_broken_between_not_inside() -> None:

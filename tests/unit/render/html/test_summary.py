@@ -1,5 +1,7 @@
 """What a notebook shows of a diagnosis and of a run."""
 
+from dataclasses import replace
+
 import pytest
 
 import forensics
@@ -21,6 +23,21 @@ def test_a_diagnosis_shows_its_verdict_and_findings_and_runs_nothing(name: str) 
 def test_more_findings_than_fit_are_counted() -> None:
     shown = SAMPLES["undecided"]()._repr_html_()
     assert "… and 3 more findings." in shown
+
+
+def test_a_verdict_of_one_word_is_not_told_twice() -> None:
+    healthy = SAMPLES["healthy"]()
+    bare = replace(healthy, verdict=replace(healthy.verdict, summary="healthy."))
+    assert "Verdict: healthy.</strong> Nothing was found" in bare._repr_html_()
+
+
+def test_a_long_name_cannot_push_a_table_out_of_the_cell() -> None:
+    diagnosis = diagnosed(spiked_run())
+    first, *others = diagnosis.findings
+    findings = (replace(first, message="layer." * 200), *others)
+    reader = read_page(replace(diagnosis, findings=findings)._repr_html_())
+    (cell,) = [e for e in reader.all("td") if "layer.layer." in e.text]
+    assert "overflow-wrap:anywhere" in cell.attributes["style"]
 
 
 def test_a_run_shows_what_its_diagnosis_shows() -> None:
