@@ -178,9 +178,11 @@ class RecordRows:
         """
         if not len(self.rows) and self._size > BLOCK:
             self.rows.expect(int(1.05 * len(records) * self._size / BLOCK))
-        for keys, alike in groupby(map(flattened, records), key=tuple):
+        for keys, alike in groupby(records, key=tuple):
             run = list(alike)
-            if len(run) < _WORTHWHILE or not self._add_alike(keys, run):
+            if dict in map(type, run[0].values()):
+                self.add_all(list(map(flattened, run)))
+            elif len(run) < _WORTHWHILE or not self._add_alike(keys, run):
                 for record in run:
                     self.add(record)
 
