@@ -169,6 +169,7 @@ class _Between:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._noted: list[float | None] = []
+        self._recorded = False
         self._last = 0
         self.total = 0
 
@@ -189,6 +190,7 @@ class _Between:
 
     def finish(self, last: int) -> None:
         """Overflows that no record follows: attempts at the next update, a row each."""
+        self._recorded = max(self._last, last) > 0
         for attempt, after in enumerate(self._noted, max(self._last, last) + 1):
             cells: dict[str, Cell] = {"skipped_steps": 1}
             if after is not None:
@@ -202,7 +204,8 @@ class _Between:
         count = f"{self.total:,} overflow{'s' * (self.total != 1)}"
         notes = [f"{count} noted, at which num_updates stands still"]
         if self._noted and self._noted[-1] is not None:
-            after = f"{len(self._noted):,} of them after the last record"
+            last = f"{len(self._noted):,} of them after the last record"
+            after = last if self._recorded else "no record tells a step"
             notes.append(f"{after}, down to a loss scale of {self._noted[-1]:g}")
         return tuple(notes)
 

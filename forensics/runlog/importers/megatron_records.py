@@ -30,7 +30,9 @@ from forensics.runlog.scanner.skip_totals import with_skip_totals
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import BoolArray, Column, StepTable
 
-START = rb"iteration(?<!\witeration):?[ \t]+(?P<step>" + COUNT + rb")[ \t]*/[ \t]*\d{1,15}[ \t]*(?=\|)"
+START = (
+    rb"iteration(?<!\witeration):?[ \t]+(?P<step>" + COUNT + rb")[ \t]*/[ \t]*\d{1,15}[ \t]*(?=\|)"
+)
 RECORD = re.compile(START)
 _TOTAL = re.compile(rb"\biteration:?[ \t]+\d{1,15}[ \t]*/[ \t]*(\d{1,15})[ \t]*\|")
 _VALIDATION = (
@@ -123,6 +125,8 @@ def _settled(table: StepTable, noted: bool) -> StepTable:
         table, note = mend(table)
         if note:
             notes.append(note)
+    if not table.has("loss") and not _skipped_wholly(table).all():
+        notes.append("no record has a loss, which Megatron leaves out where it is NaN or 0")
     if noted:
         notes.append("skipped steps are counted by the overflow notes between the records")
     facts = table.facts or LogFacts()

@@ -144,3 +144,10 @@ def found(folder: Path, text: str) -> list[Finding]:
     path = folder / "judged.log"
     path.write_text(text)
     return [f for f in diagnose(load_run(path)).findings if f.severity > Severity.INFO]
+
+
+def test_overflows_without_any_record_are_not_told_as_after_the_last_one(tmp_path: Path) -> None:
+    table = read(tmp_path, "".join(NOTES["2019"].format(2.0**-n) for n in (1, 2, 3)))
+    assert table.step.tolist() == [1, 2, 3]
+    assert table.facts is not None
+    assert table.facts.notes[-1] == "no record tells a step, down to a loss scale of 0.125"

@@ -218,3 +218,10 @@ def test_a_healthy_start_of_the_scaler_raises_nothing(tmp_path: Path) -> None:
     found = diagnose(load_run(path)).findings
     assert [f.message for f in found if f.severity >= Severity.WARNING] == []
     assert np.isfinite(load_run(path).steps["scaler_scale"]).all()
+
+
+def test_a_log_in_which_no_record_has_a_loss_says_what_that_may_mean(tmp_path: Path) -> None:
+    table = read(tmp_path, "".join(megatron(n, loss="", norm="", scale="1.0") for n in range(1, 4)))
+    assert "loss" not in table
+    assert table.facts is not None
+    assert any("leaves out where it is NaN" in note for note in table.facts.notes)
