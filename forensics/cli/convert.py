@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -16,6 +17,9 @@ from forensics.errors import ExitCode, OutputError, UsageError
 from forensics.runlog.log_facts import PER_STEP, LogFacts
 from forensics.runlog.run import Run, load_joined, load_run
 from forensics.runlog.steps import StepTable
+
+MANY_ROWS = 250_000
+"""Rows whose writing takes about a second."""
 
 
 @click.command(short_help="Write a log of another program as a steps.csv.")
@@ -91,11 +95,22 @@ def _write(table: StepTable, out: Path) -> None:
         with (
             replacing(out.resolve()) as temporary,
             temporary.open("w", encoding="utf-8", newline="") as file,
+            _bar(len(table)) as written,
         ):
-            write_table(table, file)
+            write_table(table, file, written=written)
     except OSError as error:
         hint = "choose another --out"
         raise OutputError(error.strerror or str(error), where=out, hint=hint) from error
+
+
+@contextmanager
+def _bar(rows: int) -> Iterator[Callable[[int], object] | None]:
+    """A bar with the time left, where somebody watches and it takes long enough."""
+    if rows < MANY_ROWS or not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=rows, label="writing", file=sys.stderr) as bar:
+        yield bar.update
 
 
 def _told(run: Run) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 import numpy as np
@@ -19,7 +19,9 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t")
 """What makes a spreadsheet compute a cell instead of showing it."""
 
 
-def write_table(table: StepTable, file: TextIO) -> None:
+def write_table(
+    table: StepTable, file: TextIO, *, written: Callable[[int], object] | None = None
+) -> None:
     """Write a table: the canonical columns in their order, then the others.
 
     Floats are written by ``repr``, so that they come back bit for bit; what is absent is an
@@ -29,6 +31,7 @@ def write_table(table: StepTable, file: TextIO) -> None:
     Args:
         table: the rows.
         file: opened for text with ``newline=""``.
+        written: told how many rows more are written.
     """
     others = [name for name in table if name not in CANONICAL_NAMES]
     writer = csv.writer(file, lineterminator="\n")
@@ -41,6 +44,8 @@ def write_table(table: StepTable, file: TextIO) -> None:
             for name in (*CANONICAL_NAMES, *others)
         ]
         writer.writerows(zip(*cells, strict=True))
+        if written is not None:
+            written(size)
 
 
 def _cells(column: Column) -> list[str]:

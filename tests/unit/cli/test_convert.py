@@ -62,6 +62,26 @@ def test_with_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "between 501 and 525" in capsys.readouterr().out.replace("\n          ", " ")
 
 
+@pytest.mark.parametrize(
+    ("rows", "watched", "told"), [(5, True, True), (4, True, False), (5, False, False)]
+)
+def test_a_long_table_is_written_with_a_bar_where_somebody_watches(
+    rows: int,
+    watched: bool,
+    told: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from forensics.cli import convert
+
+    source = write("it.csv", "step,loss\n" + "".join(f"{k},{2 - 0.1 * k}\n" for k in range(rows)))
+    monkeypatch.setattr(convert, "MANY_ROWS", 5)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: watched, raising=False)
+    assert main(["convert", source, "--out", "steps.csv"]) == 0
+    assert ("writing" in capsys.readouterr().err) == told
+    assert len(read_steps(Path("steps.csv"))) == rows
+
+
 def test_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", write("a.jsonl", SAMPLES["jsonl"]), "--out", "-"]) == 0
     out = capsys.readouterr().out
