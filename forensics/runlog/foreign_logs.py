@@ -10,6 +10,7 @@ from pathlib import Path
 from forensics.errors import InputError
 from forensics.runlog.importers.detect import import_logs
 from forensics.runlog.importers.refusals import is_binary, unknown
+from forensics.runlog.importers.several_files import import_several
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.named_csv import header_of
@@ -47,7 +48,8 @@ def _named(source: Path) -> object:
 
 
 def _read(files: Sequence[Path], reading: Reading) -> StepTable:
-    table = import_logs(files, reading)
+    several = len(files) > 1
+    table = import_several(files, reading) if several else import_logs(files, reading)
     if table is not None:
         return table
     head = head_of(files[0])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forensics.errors import InputError
+from forensics.errors import InputError, UsageError
 from forensics.frozen import dataclass
 from forensics.runlog.activations import ActivationStore
 from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in
@@ -159,16 +159,34 @@ def _load_logs_in(directory: Path, reading: Reading) -> Run:
     return Run(path=directory, steps=steps, superseded=steps.earlier)
 
 
+def _refuse_no_files(sources: Sequence[Path]) -> None:
+    """Of several parts of one run each is a file, and another one."""
+    seen: set[str] = set()
+    for source in sources:
+        piped = str(source) == "-"
+        if not piped and source.is_dir():
+            hint = "--join takes the log files themselves, oldest first"
+            raise InputError("is a directory", where=source, hint=hint)
+        if not piped and not source.exists():
+            raise InputError("no such file or directory", where=source)
+        real = "-" if piped else os.path.realpath(source)
+        if real in seen:
+            raise UsageError("is named twice", where=source)
+        seen.add(real)
+
+
 def load_joined(paths: Sequence[str | os.PathLike[str]], reading: Reading | None = None) -> Run:
     """Load several log files of one run as one, oldest first; the run is called as the first.
 
     Raises:
-        InputError: one cannot be read, or holds no record of the format of the first.
-        UsageError: ``reading`` names a format or a column that is not there.
+        InputError: one cannot be read, or is no log.
+        UsageError: ``reading`` names a format or a column that is not there, or a file is named
+            twice.
     """
     from forensics.runlog.foreign_logs import read_foreign
 
     sources = [Path(path) for path in paths]
+    _refuse_no_files(sources)
     steps = read_foreign(sources, reading or Reading())
     return Run(path=sources[0], steps=steps, superseded=steps.earlier)
 

@@ -67,13 +67,27 @@ def import_logs(paths: Sequence[Path], reading: Reading) -> StepTable | None:
         InputError: a file cannot be read, or holds no record of its format.
         UsageError: ``format_in`` names no importer, or ``mapping`` says nothing to it.
     """
-    choice = _named(reading.format_in) if reading.format_in else None
-    if choice is None:
-        choice = detect(head_of(paths[0]), reading)
-    if choice is None and size_of(paths[0]) > 0:
-        choice = detect(head_of(paths[0], LONG_HEAD), reading)
-    if choice is None:
-        return None
+    choice = choice_of(paths[0], reading)
+    return None if choice is None else read_as(choice, paths, reading)
+
+
+def choice_of(path: Path, reading: Reading) -> Choice | None:
+    """How a file is to be read: as the user says, else as its first part tells; None if unknown."""
+    if reading.format_in:
+        return _named(reading.format_in)
+    choice = detect(head_of(path), reading)
+    if choice is None and size_of(path) > 0:
+        choice = detect(head_of(path, LONG_HEAD), reading)
+    return choice
+
+
+def read_as(choice: Choice, paths: Sequence[Path], reading: Reading) -> StepTable:
+    """Read the files of one run that are of one format, oldest first.
+
+    Raises:
+        InputError: a file cannot be read, or none holds a record of the format.
+        UsageError: ``mapping`` says nothing to it.
+    """
     if reading.mapping and not choice.importer.columns:
         raise UsageError(
             f"--map says nothing to {choice.importer.name}, whose columns have no names",
