@@ -29,6 +29,11 @@ WRAPPED = re.compile(
 """The same in a line of bytes, for the wrappers that whole logs are full of; group 1 the number."""
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _THOUSANDS_DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+,\d*")
+_COUNTED = re.compile(
+    r"(?:epoch|step|iter(?:ation)?)\s*[:#=]?\s*(\d{1,18})(?:\s*/\s*\d{1,18})?|(\d{1,18})\s*/\s*\d{1,18}",
+    re.IGNORECASE,
+)
+"""A count with its name in front or its end behind: ``Epoch 3``, ``3/80``."""
 _WINDOWS_NAN = re.compile(r"[+-]?(?:1\.#(?:QNAN|SNAN|IND|NAN)0*|nan\(\w+\))", re.IGNORECASE)
 _WINDOWS_INF = re.compile(r"([+-]?)1\.#INF0*", re.IGNORECASE)
 
@@ -70,6 +75,8 @@ def _plain_number(bare: str) -> float | None:
         return _plain_number(wrapped.group(1))
     if bare.lower() in ("true", "false"):
         return float(bare.lower() == "true")
+    if counted := _COUNTED.fullmatch(bare):
+        return float(counted.group(1) or counted.group(2))
     return None
 
 

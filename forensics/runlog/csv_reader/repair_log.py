@@ -57,7 +57,7 @@ KINDS: dict[str, RepairKind] = {
     "short-rows": RepairKind("{n} row{s} with missing cells", lossy=True),
     "extra-cells": RepairKind("{n} row{s} with empty cells too many"),
     "overlong-rows": RepairKind("{n} row{s} with more cells than columns dropped", lossy=True),
-    "stray-lines": RepairKind("{n} line{s} that are no rows passed over: {detail}", lossy=True),
+    "stray-lines": RepairKind("{n} stray line{s} passed over: {detail}", lossy=True),
     # the cells
     "bad-steps": RepairKind("{n} row{s} dropped whose step is no whole number: {detail}", True),
     "float-steps": RepairKind("steps are written with a fraction of zero"),

@@ -27,6 +27,13 @@ _EMPTY = frozenset(
 )
 """Words beside a metric's name that do not change what it is."""
 _JUDGED = frozenset(("lr", "grad_l2_pre_clip", "grad_l2_post_clip", "scaler_scale"))
+_COUNTS = (
+    *("opt_step", "optim_step", "grad_step", "gradient_step", "gradient_steps", "train_iter"),
+    *("update", "updates", "global_iter", "global_iteration", "it", "iters"),
+    *("global_batch", "batch_idx", "batch_index"),
+)
+"""What loops of people's own call their steps; those of batches may count anew in each epoch."""
+_CLIPPED = ("grad_norm_post_clip", "post_clip_grad_norm")
 _MORE = {
     "step": (
         "current_steps",
@@ -35,6 +42,7 @@ _MORE = {
         "total_steps_done",
         "n_iter",
         "iterations",
+        *_COUNTS,
     ),
     "lr": (
         "lrs",
@@ -57,8 +65,21 @@ _MORE = {
         "norm",
         "grad norm",
         "l2_norm/grad/global",
+        "gradnorm",
+        "grads/norm",
+        "grad_norm_l2",
+        "grad_norm_raw",
+        "grad_norm_unclipped",
+        "unclipped_grad_norm",
+        "grad_norm_pre_clip",
+        "pre_clip_grad_norm",
     ),
-    "grad_l2_post_clip": ("grad_norm_after_clip", "clipped_grad_norm", "grad_norm_clipped"),
+    "grad_l2_post_clip": (
+        "grad_norm_after_clip",
+        "clipped_grad_norm",
+        "grad_norm_clipped",
+        *_CLIPPED,
+    ),
     "loss": (
         "lm loss",
         "lm-loss",

@@ -308,17 +308,20 @@ def json_lines(source: LogSource) -> Iterator[list[dict[str, Any]]]:
             records = None
         # A block that parses only because lines complete each other is none of whole records.
         if records is None or len(records) != len(lines) or set(map(type, records)) - {dict}:
-            records = list(_one_by_one(lines, source.log))
+            records = list(_one_by_one(lines, source.log, whole=block.endswith(b"\n")))
         yield records
 
 
-def _one_by_one(lines: Sequence[bytes], log: RepairLog) -> Iterator[dict[str, Any]]:
-    for line in lines:
+def _one_by_one(lines: Sequence[bytes], log: RepairLog, *, whole: bool) -> Iterator[dict[str, Any]]:
+    """The objects of lines, of which the last one may be cut if they are not ``whole``."""
+    for i, line in enumerate(lines):
         record = json_object(line)
-        if record is None:
-            log.note("stray-lines", detail=shown(line.decode("utf-8", "replace")))
-        else:
+        if record is not None:
             yield record
+        elif i == len(lines) - 1 and not whole and line.lstrip().startswith(b"{"):
+            log.note("torn-last-line")
+        else:
+            log.note("stray-lines", detail=shown(line.decode("utf-8", "replace")))
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:

@@ -319,3 +319,21 @@ def test_a_cell_that_says_no_log_is_absent(tmp_path: Path) -> None:
     )
     assert column(table, "loss") == [None, 2.5, 2.0]
     assert not any(repair.lossy for repair in table.repairs)
+
+
+def test_epochs_written_with_their_name_or_their_end(tmp_path: Path) -> None:
+    for form in ("Epoch {}", "{}/80", "epoch: {}/80"):
+        rows = "".join(f"{form.format(e)},{3.0 / e},{3.5 / e}\n" for e in range(1, 6))
+        table = read(tmp_path, "Epoch,Loss,Val_Loss\n" + rows)
+        assert table.step.tolist() == [1, 2, 3, 4, 5]
+        assert table.facts is not None
+        assert table.facts.unit == PER_EPOCH
+        assert not any(repair.lossy for repair in table.repairs)
+
+
+def test_a_last_line_of_json_that_is_cut_is_called_so(tmp_path: Path) -> None:
+    whole = lines_of([{"step": s, "loss": 3.0 / s} for s in (1, 2, 3)])
+    table = read(tmp_path, whole + '{"step": 4, "lo')
+    assert table.step.tolist() == [1, 2, 3]
+    assert [repair.kind for repair in table.repairs] == ["torn-last-line"]
+    assert "stray-lines" in {r.kind for r in read(tmp_path, '{"step": 0, "lo\n' + whole).repairs}
