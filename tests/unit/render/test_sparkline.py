@@ -92,6 +92,11 @@ def test_nothing_but_nan_is_told() -> None:
     assert "!!!!  no finite value" in line
 
 
+def test_a_single_finite_value_is_not_called_the_value_throughout() -> None:
+    (line,) = drawn(excerpt([2.0, NAN, NAN], 0, 3, bad=(1, 2)))
+    assert "▄!!  2 where finite, steps 0–2" in line
+
+
 def test_a_gap_is_blank_and_not_bad() -> None:
     (line,) = drawn(excerpt([1.0, 2.0, NAN, NAN, 2.0, 1.0, NAN], 2, 4, bad=(6,)))
     assert "▁█│  │█▁!" in line
@@ -140,6 +145,13 @@ def test_noise_of_many_rows_a_place_is_not_drawn_and_a_trend_in_it_is() -> None:
 
     assert not shows(gathered(2 + 0.2 * noise))
     assert shows(gathered(2 + 0.2 * noise + np.linspace(0, 4, 128)[:, None]))
+
+
+def test_a_series_that_begins_to_swing_is_drawn() -> None:
+    noise = 0.2 * np.random.default_rng(3).uniform(-1, 1, size=40)
+    swings = np.where(np.arange(40) < 20, noise, 5 * noise)
+    assert not shows(excerpt((2 + noise).tolist(), 20, 40))
+    assert shows(excerpt((2 + swings).tolist(), 20, 40))
 
 
 def test_a_change_of_a_few_percent_is_not_drawn() -> None:
