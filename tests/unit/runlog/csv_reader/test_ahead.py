@@ -21,6 +21,15 @@ def test_a_single_block_costs_no_thread() -> None:
     assert thread is threading.current_thread()
 
 
+def test_as_many_blocks_as_there_are_threads_are_worked_on_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("forensics.runlog.csv_reader.ahead.AHEAD", 4)
+    all_of_them = threading.Barrier(4)
+    worked = list(worked_ahead(iter([b""] * 8), lambda _: all_of_them.wait(timeout=30)))
+    assert sorted(place for _, place in worked) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
 def test_an_error_of_the_work_or_of_the_file_is_raised() -> None:
     def torn() -> Iterator[bytes]:
         yield from (b"1", b"2", b"3")

@@ -39,6 +39,13 @@ def test_clean_rows_are_taken(line: str) -> None:
     assert len(columns["loss"].values) == 1
 
 
+def test_a_block_is_parsed_in_one_piece() -> None:
+    lines = "".join(f"{row(step)}\n" for step in range(60_000))
+    assert len(lines) > 1 << 20  # what pyarrow takes at once if nothing is said
+    (columns,) = parse_fast(lines.encode(), LAYOUT) or [{}]
+    assert columns["step"].values.tolist() == list(range(60_000))
+
+
 @pytest.mark.parametrize(
     "line",
     [
