@@ -15,6 +15,8 @@ from forensics.runlog.reading import Reading
 F = TypeVar("F", bound=Callable[..., Any])
 _PATIENCE = 1.0
 """Seconds after which a reader at a terminal is told how far it is."""
+_PAUSE = 0.2
+"""Seconds between two redraws."""
 
 
 def reading_options(command: F) -> F:
@@ -69,8 +71,15 @@ class _Progress:
             if self._told:
                 click.echo("\r\x1b[K", nl=False, err=True)
             self._start, self._told = now, 0.0
-        elif now - self._start > _PATIENCE and now - self._told > 0.2:
+        elif now - self._start > _PATIENCE and now - self._told > _PAUSE:
             self._told = now
-            percent = 100 * done // max(total, 1)
-            text = f"\rreading: {done >> 20:,} of {total >> 20:,} MiB ({percent} %)"
-            click.echo(text, nl=False, err=True)
+            click.echo(f"\r\x1b[K{_told(done, total, now - self._start)}", nl=False, err=True)
+
+
+def _told(done: int, total: int, seconds: float) -> str:
+    """Such as ``reading: 12 of 40 MiB (30 %), 0:07 left``."""
+    told = f"reading: {done >> 20:,} of {total >> 20:,} MiB ({100 * done // max(total, 1)} %)"
+    if not done:
+        return told
+    left = round(seconds * (total - done) / done)
+    return f"{told}, {left // 60}:{left % 60:02} left"

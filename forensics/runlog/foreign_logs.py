@@ -55,7 +55,7 @@ def _read(files: Sequence[Path], reading: Reading) -> StepTable:
     head = head_of(files[0])
     if head.lines and (is_binary(head.raw) or not (header_of(head) or _is_table(head))):
         raise unknown(files[0], head)
-    return read_steps(files[0])  # which says what it is, or is not
+    return read_steps(files[0], reading.progress)  # which says what it is, or is not
 
 
 def _is_table(head: Head) -> bool:

@@ -119,14 +119,14 @@ def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Ru
         raise InputError(getattr(error, "strerror", None) or str(error), where=source) from error
     if source.is_dir():
         if _is_run(source) and reading.plain:
-            return _load_directory(source)
+            return _load_directory(source, reading)
         return _load_foreign(source, reading)
     home = source.parent
     whole = source.name in STEP_LOGS and any((home / part).exists() for part in _PARTS)
     if whole or source.name == MANIFEST_NAME:
-        return _load_directory(home)
+        return _load_directory(home, reading)
     if reading.plain and is_own_log(source):
-        steps = read_steps(source)
+        steps = read_steps(source, reading.progress)
         return Run(path=source, steps=steps, superseded=steps.earlier)
     return _load_foreign(source, reading)
 
@@ -191,10 +191,10 @@ def load_joined(paths: Sequence[str | os.PathLike[str]], reading: Reading | None
     return Run(path=sources[0], steps=steps, superseded=steps.earlier)
 
 
-def _load_directory(directory: Path) -> Run:
+def _load_directory(directory: Path, reading: Reading) -> Run:
     repairs: list[Repair] = []
     manifest = _manifest(directory, repairs)
-    steps = _steps(directory, manifest, repairs)
+    steps = _steps(directory, manifest, repairs, reading)
     unfinished = manifest is not None and manifest.running and not _known_dead(directory)
     if unfinished:
         steps = replace(steps, repairs=tuple(map(_still_written, steps.repairs)))
@@ -264,14 +264,16 @@ def _manifest(directory: Path, repairs: list[Repair]) -> Manifest | None:
         return None
 
 
-def _steps(directory: Path, manifest: Manifest | None, repairs: list[Repair]) -> StepTable:
+def _steps(
+    directory: Path, manifest: Manifest | None, repairs: list[Repair], reading: Reading
+) -> StepTable:
     path = next((directory / name for name in STEP_LOGS if (directory / name).exists()), None)
     if path is None:
         message = "there is no steps.csv; only the other parts of the run can be judged"
         repairs.append(Repair("missing-step-log", message, lossy=True))
         return StepTable.from_arrays({})
     try:
-        return read_steps(path)
+        return read_steps(path, reading.progress)
     except InputError as error:
         if any((directory / part).exists() for part in _EVIDENCE):
             message = f"{path.name} {error.what}; only the other parts of the run can be judged"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from forensics.errors import InputError
@@ -42,7 +43,9 @@ def is_own_log(path: Path) -> bool:
     return not start or header.startswith(_OWN)
 
 
-def read_steps(path: str | os.PathLike[str]) -> StepTable:
+def read_steps(
+    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+) -> StepTable:
     """Read a step log: ours, or any CSV with columns of a training log.
 
     Clean stretches are read by typed pyarrow.csv, the others line by line. Whatever is mended is
@@ -51,6 +54,7 @@ def read_steps(path: str | os.PathLike[str]) -> StepTable:
 
     Args:
         path: the file; may be gzip-compressed, whatever its name.
+        progress: told the bytes read so far, and of how many.
 
     Returns:
         The rows in ascending order of step; where the file holds several runs the last one, and
@@ -63,4 +67,4 @@ def read_steps(path: str | os.PathLike[str]) -> StepTable:
     source = Path(path)
     if source.is_dir():
         raise InputError("is a directory, not a step log", where=source)
-    return read_table(source)
+    return read_table(source, progress=progress)

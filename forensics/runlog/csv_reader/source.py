@@ -24,6 +24,7 @@ BLOCK = 2 << 20
 NUL_MARK = b"\0"
 """Ends a line that a run of NUL bytes cut off: what precedes it is torn."""
 Tell = Callable[[int], None]
+Tell = Callable[[int], None]
 _WARM_UP = 24 << 20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -117,6 +118,15 @@ def _decompressed(file: BinaryIO, path: Path, log: RepairLog, tell: Tell | None)
         if size > _BOMB_SIZE and size > file.tell() * _BOMB_RATIO:
             raise InputError("grows beyond reason when decompressed", where=path)
         yield part
+
+
+def _rest(file: BinaryIO, tell: Tell | None) -> Iterator[bytes]:
+    done = BLOCK
+    while chunk := file.read(BLOCK):
+        if tell is not None:
+            tell(done)
+        done += len(chunk)
+        yield chunk
 
 
 def _rest(file: BinaryIO, tell: Tell | None) -> Iterator[bytes]:

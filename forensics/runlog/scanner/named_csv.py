@@ -63,7 +63,7 @@ def read_named(
         own = {n: target for n, target in naming(written).items() if target not in mapped.values()}
         return {**own, **mapped}
 
-    tables = [read_table(path, names) for path in source.paths]
+    tables = [read_table(path, names, reading.progress) for path in source.paths]
     if len(tables) == 1 and tables[0].source_format == "forensics":
         return tables[0]
     for table in tables:

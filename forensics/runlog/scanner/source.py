@@ -80,6 +80,10 @@ class LogSource:
 
     def finish(self) -> None:
         """Tell that reading has ended, however."""
+        self.finish()
+
+    def finish(self) -> None:
+        """Tell that reading has ended, however."""
         if self._progress is not None:
             self._progress(self._total, self._total)
 
