@@ -244,6 +244,10 @@ class Mender:
         kinds = tuple(known.get(n, k) for n, k in zip(fresh.names, fresh.kinds, strict=True))
         if ("step" in fresh.names) != ("step" in self.layout.names):
             names = tuple("step (as written)" if n == "step" else n for n in fresh.names)
+            kinds = tuple(
+                Kind.FLOAT if n == "step" else kind
+                for n, kind in zip(fresh.names, kinds, strict=True)
+            )
             fresh = replace(fresh, names=names)
         self.layout = replace(fresh, kinds=kinds, decimal=self.layout.decimal)
 

@@ -204,3 +204,13 @@ def test_a_header_written_into_a_cut_row_is_known(tmp_path: Path, kept: int) -> 
     table = read(tmp_path, text)
     assert table.step.tolist() == [step for step in range(100, 130) if step != 110]
     assert set(kinds(table)) == {"torn-rows", "repeated-header"}
+
+
+def test_a_later_header_with_a_step_where_the_first_has_none(tmp_path: Path) -> None:
+    """Its steps are no steps of the rows before it: kept as numbers, whatever they look like."""
+    text = "loss,lr\n2.5,0.1\n2.25,0.1\nloss,lr,step\n2.0,0.1,0.5\n1.75,0.1,x\n"
+    table = read(tmp_path, text)
+    assert table.step.tolist() == [0, 1, 2, 3]
+    assert table["loss"].tolist() == [2.5, 2.25, 2.0, 1.75]
+    assert table["step (as written)"][2] == 0.5
+    assert table.present("step (as written)").tolist() == [False, False, True, False]
