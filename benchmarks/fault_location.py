@@ -210,9 +210,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     answers, controls = FAULTS, CONTROLS
     if given.unseen:
-        from tests.faults_unseen.answers import NUMERICS, SOUND, THIRD, UNSEEN
+        from tests.faults_unseen.answers import FOURTH, NUMERICS, SOUND, THIRD, UNSEEN
 
-        answers, controls = UNSEEN + NUMERICS + THIRD, SOUND
+        answers, controls = UNSEEN + NUMERICS + THIRD + FOURTH, SOUND
     answers = [a for a in answers if _wanted(a.recipe, given.only)]
     controls = [c for c in controls if _wanted(c, given.only)]
     with tempfile.TemporaryDirectory() as home:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from forensics.diagnose.bisection_result import Origin
+from forensics.replay.applied.average_look import AverageLook
+from forensics.replay.applied.averages import average_note, still_note
 from forensics.replay.applied.coverage import idle_note, schedule_note, without_gradient
 from forensics.replay.applied.mode_watch import Modes, mode_note, watching_modes
 from forensics.replay.rerun.memory_state import MemoryState
@@ -47,6 +49,8 @@ class SilentSearch:
         schedule: a sentence about a schedule that moves more often than once a step, or empty.
         idle: parameters that got no gradient, by step that was looked into and taken.
         modes: in which modes the modules computed, by step that was looked into.
+        average: a sentence about a moving average that is updated at an odd time, or empty.
+        averages: how it stood, by step that was looked into.
     """
 
     session: Session
@@ -55,11 +59,18 @@ class SilentSearch:
     schedule: str = ""
     idle: dict[int, frozenset[str]] = field(default_factory=dict)
     modes: dict[int, Modes] = field(default_factory=dict)
+    average: str = ""
+    averages: dict[int, AverageLook] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
         """What is no fault for certain, but worth a word."""
-        notes = (self.schedule, mode_note(self.modes), idle_note(self.idle))
+        notes = (
+            self.schedule,
+            mode_note(self.modes),
+            idle_note(self.idle),
+            self.average or still_note(self.averages),
+        )
         return [note for note in notes if note]
 
     def find(self, steps: Iterable[int]) -> SilentFault | None:
@@ -82,6 +93,9 @@ class SilentSearch:
         self.modes[step] = modes
         if examined.origin is None:
             self.schedule = self.schedule or schedule_note(examined.facts)
+            self.average = self.average or average_note(examined.facts)
+            if (average := examined.facts.start.average) is not None:
+                self.averages[step] = average
             if (idle := without_gradient(examined.facts)) is not None:
                 self.idle[step] = idle
             return None

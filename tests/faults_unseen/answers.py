@@ -35,6 +35,9 @@ SOUND: tuple[str, ...] = tuple(
         "ok-accumulated-fp16",
         "ok-large-finite",
     )
+) + tuple(
+    _at("fourth", name)
+    for name in ("ok-average-warms-up", "ok-mean-of-weights", "ok-one-optimizer-two-losses")
 )
 """Sound trainings that do something unusual."""
 
@@ -286,3 +289,51 @@ THIRD: tuple[Answer, ...] = (
     ),
 )
 """Twelve more; nothing was changed for them after they were tried."""
+
+
+def _fourth(name: str, operators: tuple[str, ...], **more: Any) -> Answer:
+    known: dict[str, Any] = {"step": 14, "parameter": ALL}
+    return Answer(recipe=_at("fourth", name), operators=operators, **{**known, **more})
+
+
+FOURTH: tuple[Answer, ...] = (
+    _fourth(
+        "scaler-updated-by-hand",
+        ("GradScaler.update",),
+        step=0,
+        phase=("unscale",),
+        persistence="persistent",
+    ),
+    _fourth(
+        "head-swapped",
+        ("optimizer.param_groups",),
+        step=0,
+        phase=("optimizer",),
+        module="head",
+        parameter="head.weight",
+        persistence="persistent",
+    ),
+    _fourth(
+        "stepped-in-a-helper",
+        ("optimizer.step",),
+        step=0,
+        phase=("optimizer",),
+        persistence="persistent",
+    ),
+    _fourth(
+        "bias-rate-nan",
+        ("aten.add", "aten._foreach_add"),
+        phase=("optimizer",),
+        parameter="head.bias",
+        persistence="persistent",
+    ),
+    _fourth(
+        "average-that-grows", ("ema.update",), step=0, phase=("ema",), persistence="persistent"
+    ),
+    _fourth(
+        "average-turned-round", ("ema.update",), step=10, phase=("ema",), persistence="persistent"
+    ),
+    _fourth("smoothed-over-a-mask", ("aten.masked_fill",), phase=("loss",), parameter=""),
+    _fourth("too-short-for-its-target", ("aten._ctc_loss",), phase=("loss",), parameter=""),
+)
+"""Eight more, of kinds that came up later."""

@@ -8,7 +8,7 @@ import pytest
 from forensics.record.recipe_lookup import find_recipe
 from forensics.record.reference_loop import RecordOptions, record_run
 from forensics.runlog.run import load_run
-from tests.faults_unseen.answers import SOUND, UNSEEN
+from tests.faults_unseen.answers import FOURTH, SOUND, UNSEEN
 
 SHOWN_IN = {
     "gpt-empty-sequence": "loss",
@@ -19,11 +19,14 @@ SHOWN_IN = {
     "cnn-nan-pixel": "loss",
     "rate-inf": "lr",
     "momentum-lr-too-high": "loss",
+    "bias-rate-nan": "lr_1",
+    "smoothed-over-a-mask": "loss",
+    "too-short-for-its-target": "loss",
 }
 """The column in which the bad step is the first that is not finite; the others are silent."""
 
 
-@pytest.mark.parametrize("answer", UNSEEN, ids=lambda answer: answer.recipe.split(":")[-1])
+@pytest.mark.parametrize("answer", UNSEEN + FOURTH, ids=lambda answer: answer.recipe.split(":")[-1])
 def test_the_log_turns_bad_at_the_step(tmp_path, answer):
     recipe = find_recipe(answer.recipe)
     config = replace(recipe.defaults, device="cpu")
@@ -32,7 +35,9 @@ def test_the_log_turns_bad_at_the_step(tmp_path, answer):
     record_run(recipe(config), config, options, say=lambda _: None)
     steps = load_run(tmp_path / "run").steps
     assert len(steps) == config.steps
-    for column in ("loss", "grad_l2_pre_clip", "lr"):
+    for column in ("loss", "grad_l2_pre_clip", "lr", "lr_1"):
+        if column not in steps:
+            continue
         bad = steps.step[steps.present(column) & ~np.isfinite(steps[column])].tolist()
         if SHOWN_IN.get(recipe.name) == column:
             assert bad[0] == answer.step

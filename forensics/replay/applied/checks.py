@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forensics.diagnose.bisection_result import Origin
+from forensics.replay.applied.averages import wrong_shares
 from forensics.replay.applied.coverage import (
     climbs,
     left_out,
@@ -61,6 +62,7 @@ CHECKS: tuple[Check, ...] = (
     stepped_twice,
     left_out,
     climbs,
+    wrong_shares,
 )
 """All checks; of several faults in one step the first is told."""
 

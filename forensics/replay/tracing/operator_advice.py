@@ -118,6 +118,8 @@ _BY_SUMMARY: dict[str, str] = {
     "the clip came after the step": "call clip_grad_norm_ before optimizer.step()",
     "the loop emptied it": "find what empties the optimizer's state between this step and the last",
     "times in one step": "call the scheduler's step() once a step",
+    "the old and the new in shares": "let the shares sum to 1: decay * old + (1 - decay) * new",
+    "says the reverse": "turn the shares round: decay * old + (1 - decay) * new",
     "were divided by it, never scaled": "call backward() on scaler.scale(loss)",
 }
 """Faults of what was applied that share an operator are told apart by what was said of them."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from forensics.record.recipe import Training
+from forensics.replay.applied.average_look import AverageLook
 from forensics.replay.applied.movement import state_counts
 from forensics.replay.applied.step_watch import OptimizerCall, StepEvents
 from forensics.replay.tracing.step_trace import StepTrace
@@ -25,6 +26,7 @@ class StartOfStep:
         counts: of every optimizer, by id: the step counts of its parameters, by id; -1 for a state
             without one.
         moves: how far each schedule has moved, in the training's order; -1 where it does not tell.
+        average: a look at the training's moving average; None where it has none.
         unheld: copies of the trainable parameters that no optimizer holds, by name.
     """
 
@@ -33,6 +35,7 @@ class StartOfStep:
     counts: Mapping[int, Mapping[int, float]]
     moves: tuple[int, ...] = ()
     unheld: Mapping[str, Tensor] = field(default_factory=dict)
+    average: AverageLook | None = None
 
     @classmethod
     def of(cls, training: Training) -> StartOfStep:
@@ -46,7 +49,14 @@ class StartOfStep:
             scale = float(scaler._init_scale if held is None else held)
         counts = {id(o): state_counts(o) for o in training.optimizers}
         moves = schedule_moves(training)
-        return cls(scaler=scaler, scale=scale, counts=counts, moves=moves, unheld=_unheld(training))
+        return cls(
+            scaler=scaler,
+            scale=scale,
+            counts=counts,
+            moves=moves,
+            unheld=_unheld(training),
+            average=AverageLook.of(training),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +93,7 @@ class StepFacts:
     Attributes:
         micro_batches: how many the step was trained on.
         losses: what the training's own loss function gave, as far as the step called it.
+        average: a look at the moving average after the step; None where there is none.
     """
 
     training: Training
@@ -92,6 +103,7 @@ class StepFacts:
     micro_batches: int = 0
     losses: tuple[float, ...] = ()
     context: Context = field(default_factory=Context)
+    average: AverageLook | None = None
 
     @property
     def taken(self) -> list[OptimizerCall]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from forensics.diagnose.bisection_result import FaultKind, Origin
 from forensics.record.recipe import Training
+from forensics.replay.applied.average_look import AverageLook
 from forensics.replay.applied.checks import BEFORE_NORM, SKIP_CHECKS, first_fault
 from forensics.replay.applied.coverage import whose_rate
 from forensics.replay.applied.gradient_check import GradientWatch, gradient_origin
@@ -291,6 +292,7 @@ def _judged(
         micro_batches=micro_batches,
         losses=losses,
         context=context,
+        average=AverageLook.of(training),
     )
     origin, why = judge(facts)
     clause = undivided(facts)

@@ -20,6 +20,7 @@ from forensics.replay.tracing.tensor_stats import (
     TensorStats,
     float_tensors,
     is_float,
+    named_tensors,
     nonfinite_kind,
     stats_of,
 )
@@ -243,20 +244,8 @@ def _state(
                     yield "optimizer", f"{names.get(id(owner), '?')}.{key}", value
     for name, owner in extra:
         tree = owner.state_dict() if hasattr(owner, "state_dict") else owner
-        for path, tensor in _named_tensors(name, tree):
+        for path, tensor in named_tensors(name, tree):
             yield "extra", path, tensor
-
-
-def _named_tensors(name: str, tree: Any) -> Iterator[tuple[str, Tensor]]:
-    """The floating tensors in nested lists, tuples and dicts, by dotted name."""
-    if is_float(tree):
-        yield name, tree.detach()
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from _named_tensors(f"{name}.{key}", value)
-    elif isinstance(tree, list | tuple):
-        for i, value in enumerate(tree):
-            yield from _named_tensors(f"{name}.{i}", value)
 
 
 class _Gradients:

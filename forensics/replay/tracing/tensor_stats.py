@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,18 @@ def is_float(value: Any) -> bool:
         and value.device.type != "meta"
         and value.numel() > 0
     )
+
+
+def named_tensors(name: str, tree: Any) -> Iterator[tuple[str, Tensor]]:
+    """The floating tensors in nested lists, tuples and dicts, by dotted name."""
+    if is_float(tree):
+        yield name, tree.detach()
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from named_tensors(f"{name}.{key}", value)
+    elif isinstance(tree, list | tuple):
+        for i, value in enumerate(tree):
+            yield from named_tensors(f"{name}.{i}", value)
 
 
 def float_tensors(tree: Any) -> Iterator[Tensor]:

@@ -54,7 +54,8 @@ def audit(session: Any, *, before: int) -> Any:
     session.step_index += 1
     operator = session.wrong.get(before)
     calls = SimpleNamespace(schedulers=[])
-    facts = SimpleNamespace(events=calls, micro_batches=1, taken=[])
+    start = SimpleNamespace(average=None)
+    facts = SimpleNamespace(events=calls, micro_batches=1, taken=[], start=start, average=None)
     return SimpleNamespace(origin=None if operator is None else origin(operator), facts=facts)
 
 
