@@ -119,7 +119,8 @@ def _told(run: Run) -> Iterator[str]:
     facts = table.facts or LogFacts()
     rows = f"{len(table):,} row{'' if len(table) == 1 else 's'}"
     why = f" ({facts.reason})" if facts.reason else ""
-    yield f"{run.path}: {rows} read as {table.source_format}{why}"
+    place = "standard input" if str(run.path) == "-" else run.path
+    yield f"{place}: {rows} read as {table.source_format}{why}"
     for note in facts.notes:
         yield f"inferred: {note}"
     for name, meaning in facts.meanings.items():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from forensics.diagnose.finding import Diagnosis, Status
-from forensics.render.phrases import facts_line, lost, message, points, remedies, span, tally
+from forensics.render.phrases import facts_line, lost, message, place, points, remedies, span, tally
 from forensics.render.safe_text import map_texts, markdown, visible
 
 MOST_ROWS = 30
@@ -24,7 +24,7 @@ def render_markdown(diagnosis: Diagnosis, *, verbose: bool = False, settings: st
     safe = map_texts(diagnosis, markdown)
     verdict = safe.verdict
     blocks = [
-        f"## {safe.run.path}: {_status(verdict.status)}",
+        f"## {markdown(place(diagnosis.run))}: {_status(verdict.status)}",
         facts_line(safe.run),
         *safe.run.superseded,
         *lost(safe.run),

@@ -27,6 +27,11 @@ MOST_NAMES = 2
 """Rule names behind a reason that are told unasked; more are counted."""
 
 
+def place(run: RunFacts) -> str:
+    """What was read, as a person calls it."""
+    return "standard input" if run.path == "-" else run.path
+
+
 def facts_line(run: RunFacts) -> str:
     """``12,480 steps · fp16, GradScaler · clip at 1 · 3 h 12 min``: what is known of the run."""
     parts = [_extent(run)]

@@ -13,6 +13,7 @@ from forensics.render.phrases import (
     facts_line,
     lost,
     message,
+    place,
     points,
     reasons,
     remedies,
@@ -73,7 +74,7 @@ def _header(page: Page, diagnosis: Diagnosis) -> None:
     """Path and facts, on one line where they fit."""
     run = diagnosis.run
     facts = facts_line(run)
-    path = page.safe(run.path)
+    path = page.safe(place(run))
     if display_width(path) + 3 + display_width(page.safe(facts)) <= page.width:
         page.raw(f"{page.paint(path, BOLD)}   {page.safe(facts)}")
     else:

@@ -24,7 +24,6 @@ BLOCK = 2 << 20
 NUL_MARK = b"\0"
 """Ends a line that a run of NUL bytes cut off: what precedes it is torn."""
 Tell = Callable[[int], None]
-Tell = Callable[[int], None]
 _WARM_UP = 24 << 20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -85,7 +84,8 @@ def _opened(path: Path) -> BinaryIO:
     """The file; a named pipe only where somebody writes to it, or the wait would have no end."""
     if path.is_char_device():  # /dev/zero has no end either
         raise InputError("is a device, not a file", where=path)
-    if not Path(os.path.realpath(path)).is_fifo():
+    anonymous = "pipe:[" in os.path.realpath(path)  # <(zcat …): its writer is there, if slow
+    if anonymous or not path.is_fifo():
         return opened(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not select.select([descriptor], [], [], _PATIENCE)[0]:
@@ -118,15 +118,6 @@ def _decompressed(file: BinaryIO, path: Path, log: RepairLog, tell: Tell | None)
         if size > _BOMB_SIZE and size > file.tell() * _BOMB_RATIO:
             raise InputError("grows beyond reason when decompressed", where=path)
         yield part
-
-
-def _rest(file: BinaryIO, tell: Tell | None) -> Iterator[bytes]:
-    done = BLOCK
-    while chunk := file.read(BLOCK):
-        if tell is not None:
-            tell(done)
-        done += len(chunk)
-        yield chunk
 
 
 def _rest(file: BinaryIO, tell: Tell | None) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -76,10 +75,6 @@ class LogSource:
         for path in self.paths:
             yield from self._blocks_of(path, before, done)
             done += size_of(path)
-        self.finish()
-
-    def finish(self) -> None:
-        """Tell that reading has ended, however."""
         self.finish()
 
     def finish(self) -> None:
@@ -196,7 +191,7 @@ def spooled(path: Path) -> Iterator[Path]:
     Raises:
         InputError: standard input is a terminal or empty.
     """
-    if str(path) != STDIN and not Path(os.path.realpath(path)).is_fifo():
+    if str(path) != STDIN and not path.is_fifo():
         yield path
         return
     name = "stdin" if str(path) == STDIN else path.name

@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,25 @@ def test_a_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
     steps = load_run(pipe).steps
     writer.join()
     assert len(steps) == 12
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no pipes by number here")
+def test_a_pipe_by_its_number_is_read_once_and_waited_for() -> None:
+    """As a shell gives it for ``<(zcat train.log.gz)``."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        time.sleep(0.3)
+        with os.fdopen(writing, "w") as file:
+            file.write(SAMPLES["openmmlab-text"])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert load_run(f"/dev/fd/{reading}").steps.source_format == "openmmlab-text"
+    finally:
+        writer.join()
+        os.close(reading)
 
 
 def test_files_of_one_run_are_joined(tmp_path: Path) -> None:
