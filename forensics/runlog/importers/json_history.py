@@ -8,11 +8,12 @@ validation. Objects that follow each other, each over several lines, are records
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from forensics.errors import InputError
+from forensics.runlog.importers.hf_records import hf_table
 from forensics.runlog.importers.importer import LIKELY, POSSIBLE, Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
@@ -27,6 +28,7 @@ _LARGEST = 16 << 20
 """Bytes up to which the document is parsed whole; of a larger one the records are read."""
 _LOOKED_AT = 20
 _FEWEST = 2
+_TRAINERS = frozenset(("loss", "learning_rate", "epoch", "step"))
 _TOLD = POSSIBLE + 0.05
 
 
@@ -58,11 +60,18 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
             where=source.path,
             hint="such as {'loss': […], 'val_loss': […]} or [{'step': 1, 'loss': 2.5}, …]",
         )
+    if _are_trainers(history.records):
+        return hf_table(json_history.name, history.records, source, reading)
     mapping = {**history.mapping, **reading.mapping}
     rows = RecordRows(source.log, replace(reading, mapping=mapping))
     rows.add_all(history.records)
     table = rows.table(json_history.name, LogFacts(notes=history.notes), source.path)
     return by_epoch(table) if "step" not in reading.mapping else table
+
+
+def _are_trainers(records: Sequence[Record]) -> bool:
+    """Are they records of the Hugging Face Trainer, kept under a name of somebody's own?"""
+    return any(_TRAINERS <= record.keys() for record in records)
 
 
 def _history(source: LogSource, mapped: tuple[str, ...]) -> History | None:

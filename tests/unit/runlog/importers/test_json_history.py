@@ -167,3 +167,19 @@ def test_an_empty_history_is_said_to_be_none(tmp_path: Path) -> None:
             read(tmp_path, nothing)
     with pytest.raises(InputError, match="no list of numbers"):
         read(tmp_path, text, format_in="json-history")
+
+
+def test_a_trainers_records_under_another_name_mean_what_they_mean(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [
+        {"eval_loss": float("nan"), "eval_runtime": 9.0, "epoch": 1.0, "step": 28},
+        {"loss": 2.5, "grad_norm": 1.5, "learning_rate": 1e-4, "epoch": 1.0, "step": 28},
+        {"loss": 0.0, "grad_norm": float("nan"), "learning_rate": 1e-5, "epoch": 2.0, "step": 56},
+    ]
+    document = {"results": {"train_loss": 1.25}, "training_history": records}
+    table = read(tmp_path, json.dumps(document, indent=1))
+    assert table.step.tolist() == [28, 56]
+    assert same(column(table, "loss"), [2.5, float("nan")])
+    assert same(column(table, "val_loss"), [float("nan"), None])
+    assert table.facts is not None
+    assert table.facts.step_base == 1
+    assert "read as NaN" in table.facts.notes[0]
