@@ -9,6 +9,7 @@ from forensics.runlog.importers.deepspeed import deepspeed
 from forensics.runlog.importers.espnet import espnet
 from forensics.runlog.importers.fairseq import fairseq
 from forensics.runlog.importers.hf_history_csv import hf_history_csv
+from forensics.runlog.importers.hf_model_card import hf_model_card
 from forensics.runlog.importers.hf_stdout import hf_stdout
 from forensics.runlog.importers.hf_trainer_state import hf_trainer_state
 from forensics.runlog.importers.icefall import icefall
@@ -44,6 +45,7 @@ IMPORTERS: tuple[Importer, ...] = (
     hf_trainer_state,
     hf_stdout,
     hf_history_csv,
+    hf_model_card,
     llama_factory,
     lightning_csv,
     ultralytics_csv,

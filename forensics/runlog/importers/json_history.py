@@ -71,7 +71,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
 
 def _are_trainers(records: Sequence[Record]) -> bool:
     """Are they records of the Hugging Face Trainer, kept under a name of somebody's own?"""
-    return any(_TRAINERS <= record.keys() for record in records)
+    return any(record.keys() >= _TRAINERS for record in records)
 
 
 def _history(source: LogSource, mapped: tuple[str, ...]) -> History | None:

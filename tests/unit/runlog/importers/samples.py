@@ -49,6 +49,13 @@ SAMPLES: dict[str, str] = {
     "hf-history-csv": "loss,grad_norm,learning_rate,epoch,step,eval_loss,eval_runtime,train_loss\n"
     + "".join(f"{3 - i / 10},1.5,{i}e-05,{i / 10},{10 * i},,,\n" for i in range(1, 13))
     + ",,,1.2,120,2.0,3.5,\n,,,1.2,120,,,2.25\n",
+    "hf-model-card": "# a-model\n\n### Training results\n\n"
+    "| Training Loss | Epoch | Step | Validation Loss | Wer  |\n|:---:|:---:|:---:|:---:|:---:|\n"
+    + "| No log        | 0.5   | 50   | 3.5             | 0.9  |\n"
+    + "".join(
+        f"| {3 - i / 10} | {i}.0 | {100 * i} | {3.5 - i / 10} | 0.5 |\n" for i in range(1, 12)
+    )
+    + "\n### Framework versions\n\n- Transformers 4.40\n",
     "json-history": json.dumps(
         {
             "loss": [3 - i / 10 for i in range(12)],

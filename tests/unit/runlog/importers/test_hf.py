@@ -254,3 +254,28 @@ def test_overflows_after_the_last_record_are_not_lost(tmp_path: Path) -> None:
     assert column(table, "skipped_steps")[-1] == 3
     assert column(table, "scaler_scale")[-1] == 1.0
     assert column(table, "loss")[-1] is None
+
+
+def test_the_table_of_a_model_card(tmp_path: Path) -> None:
+    rows = [
+        "No log | 1.0 | 46 | 3.5 | 0.9",
+        "2.5 | 2.0 | 92 | 2.75 | 0.5",
+        "2.0 | 3.0 | 138 | nan | ",
+    ]
+    for decimal in (".", ","):
+        table = read(
+            tmp_path,
+            "# card\n\nText | with | bars\n\n"
+            "| Training Loss | Epoch | Step | Validation Loss | Wer |\n"
+            "|:---:|:---:|:---:|:---:|:---:|\n"
+            + "".join(f"| {row} |\n".replace(".", decimal) for row in rows)
+            + "\n| Other | Step |\n|---|---|\n| 1 | 2 |\n",
+            name="README.md",
+        )
+        assert table.source_format == "hf-model-card"
+        assert table.step.tolist() == [46, 92, 138]
+        assert column(table, "loss") == [None, 2.5, 2.0]
+        assert same(column(table, "val_loss"), [3.5, 2.75, NAN])
+        assert column(table, "Wer") == [0.9, 0.5, None]
+        assert table.facts is not None
+        assert table.facts.meanings["loss"] is Meaning.MEAN
