@@ -26,6 +26,8 @@ from forensics.runlog.steps import StepTable
 
 _LARGEST = 16 << 20
 """Bytes up to which the document is parsed whole; of a larger one the records are read."""
+_ENOUGH = 64 << 10
+"""Bytes by which a larger document is judged."""
 _LOOKED_AT = 20
 _FEWEST = 2
 _TRAINERS = frozenset(("loss", "learning_rate", "epoch", "step"))
@@ -36,7 +38,7 @@ def _sniff(head: Head) -> Match | None:
     start = head.raw.lstrip()[:1]
     if start not in (b"{", b"[") or _is_lines(head):
         return None
-    history = _of_text(head.raw)
+    history = _of_text(head.raw if head.complete else head.raw[:_ENOUGH])
     if history is None or len(history.records) < _FEWEST:
         return None
     if not history.known:
