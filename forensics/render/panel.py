@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MARGIN = 0.08
+_SPIKE = 3.0
+"""Usual widths of a band from its middle beyond which a place is drawn at full strength."""
+_MOST_SPIKES = 200
+"""Spikes that are; of more the band says as much."""
 _HATCHED = 60
 """Stretches up to which each is hatched; more of them are too narrow for it."""
 _WIDEST_LEGEND = 70
@@ -84,10 +88,27 @@ def draw_series(axes: Axes, series: Series, heights: Heights, pen: Pen, name: st
             zorder=pen.order - 0.05,
             gid=f"{series.name}-band",
         )
+        _draw_spikes(axes, series, (low, high, middle), pen)
     axes.plot(series.step, middle, ls=pen.style, lw=pen.width, drawstyle=drawn, **style)
     lone = _lone(middle)
     if len(lone):
         axes.plot(series.step[lone], middle[lone], ls="", marker=".", ms=4, color=pen.colour)
+
+
+def _draw_spikes(
+    axes: Axes, series: Series, heights: tuple[FloatArray, FloatArray, FloatArray], pen: Pen
+) -> None:
+    """Places that reach far beyond the band: a faint sliver of it would be overlooked."""
+    low, high, middle = heights
+    usual = float(np.nanmedian(high - low)) if np.isfinite(high).any() else 0.0
+    there = np.isfinite(middle)
+    for end in (low, high):
+        far = np.flatnonzero(there & (np.abs(end - middle) > _SPIKE * usual) & (end != middle))
+        if 0 < len(far) <= _MOST_SPIKES:
+            axes.vlines(
+                series.step[far], middle[far], end[far], color=pen.colour, lw=1.0,
+                zorder=pen.order - 0.02, gid=f"{series.name}-spikes",
+            )  # fmt: skip
 
 
 def _lone(values: FloatArray) -> Any:

@@ -15,8 +15,9 @@ from forensics.render.panel import Pen, draw_nonfinite, draw_series, extent, set
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NEAR = 30.0
-"""Octaves within which a limit is drawn; farther ones would flatten the staircase."""
+_NEAR = 10.0
+"""Octaves within which a limit is drawn, or as many as the scale moves over; those farther off
+would flatten the staircase, and are told in words."""
 _MANY = 60
 """Moves from which on their marks are small."""
 
@@ -30,7 +31,7 @@ def draw_scale(axes: Axes, chart: Chart, *, limits: bool = False) -> Heights:
             _moves(axes, heights, marks)
     draw_nonfinite(axes, chart.nonfinite)
     low, high = extent(heights, chart.series)
-    near = [limit for limit in chart.limits if low - float(heights.of(limit.value)) <= _NEAR]
+    near = [limit for limit in chart.limits if _below(chart, limit) <= _reach(chart)]
     for limit in near if limits else ():
         height = float(heights.of(limit.value))
         low, high = min(low, height), max(high, height)
@@ -67,12 +68,30 @@ def _limit(axes: Axes, heights: Heights, limit: Limit) -> None:
     )  # fmt: skip
 
 
-def far_limit(chart: Chart) -> str:
-    """How far the limit of poison is, where it is too far to be drawn."""
+def _below(chart: Chart, limit: Limit) -> float:
+    """Octaves from the lowest scale down to a limit."""
+    heights = Heights(chart.axis)
+    return extent(heights, chart.series)[0] - float(heights.of(limit.value))
+
+
+def _reach(chart: Chart) -> float:
+    low, high = extent(Heights(chart.axis), chart.series)
+    return max(_NEAR, high - low)
+
+
+def far_limits(chart: Chart) -> str:
+    """How far the limits are that are too far to be drawn; empty where all are."""
     low, _ = extent(Heights(chart.axis), chart.series)
-    if not np.isfinite(low) or low - POISON_LOG2 <= _NEAR:
+    far = [limit for limit in chart.limits if _below(chart, limit) > _reach(chart)]
+    if not far or not np.isfinite(chart.series[0].low).any():
         return ""
-    return (
-        f"lowest scale 2^{low:.0f}; at 2^{POISON_LOG2:.0f}, {low - POISON_LOG2:.0f} octaves below, "
-        f"1/scale is Inf and GradScaler itself writes NaN into the weights"
-    )
+    told = [_far(chart, limit) for limit in far]
+    return f"lowest scale 2^{low:.0f}; {'; '.join(told)}"
+
+
+def _far(chart: Chart, limit: Limit) -> str:
+    height = float(Heights(chart.axis).of(limit.value))
+    where = f"2^{height:.0f} lies {_below(chart, limit):.0f} octaves below"
+    if height <= POISON_LOG2:
+        return f"{where}: there 1/scale is Inf and GradScaler itself writes NaN into the weights"
+    return f"{limit.label}: {where}"

@@ -18,7 +18,7 @@ from forensics.render.panel import fit, head
 from forensics.render.phrases import facts_line
 from forensics.render.plot_page import MOST_LANES, PlotPage, run_title, tint
 from forensics.render.run_plot import lane_text
-from forensics.render.scale_panel import draw_scale, far_limit
+from forensics.render.scale_panel import draw_scale, far_limits
 from forensics.runlog.run import Run
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def draw_scale_page(series: ChartSeries, diagnosis: Diagnosis) -> Figure:
     bands = [b for b in series.bands if b.relation == ROOT or b.rule.startswith(_SCALER_RULES)]
     bands = bands[:MOST_LANES]
     skips = [marks for marks in chart.marks if marks.kind is Mark.SKIP]
-    lines = [facts_line(diagnosis.run), _summary(series, chart), far_limit(chart)]
+    lines = [facts_line(diagnosis.run), _summary(series, chart), far_limits(chart)]
     heights = [_PANEL, *(_TICKS for _ in skips)]
     with look.look():
         page = PlotPage(run_title(series.path), [t for t in lines if t], heights, len(bands))

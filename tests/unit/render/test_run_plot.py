@@ -59,6 +59,17 @@ def test_the_lines_are_the_columns() -> None:
         assert np.array_equal(line.get_ydata(), columns[gid])
 
 
+def test_a_spike_of_one_row_in_a_long_log_is_drawn_at_full_strength_and_noise_is_not() -> None:
+    columns = calm(50_000)
+    loss = with_values(columns["loss"], 33_333, 40.0)
+    figure = plot_run(diagnosis_of({**columns, "loss": loss}))
+    (spikes,) = by_gid(figure, "loss-spikes")
+    ((foot, top),) = spikes.get_segments()
+    assert foot[0] == top[0] == pytest.approx(33_333, abs=50_000 / 1_200)
+    assert top[1] == 40.0
+    assert by_gid(plot_run(diagnosis_of(columns)), "loss-spikes") == []
+
+
 def test_panels_share_their_steps_and_only_the_last_numbers_them() -> None:
     figure = plot_run(diagnosis_of(calm(40)))
     assert len({axes.get_xlim() for axes in figure.axes}) == 1

@@ -50,7 +50,12 @@ def test_an_oscillation_has_growths_and_backoffs_and_a_faint_rate() -> None:
 
 def test_far_from_poison_it_is_said_how_far_and_near_it_the_limit_is_drawn() -> None:
     healthy = plot_scale(forensics.load_run(SAMPLES / "healthy-fp16"))
-    assert any("at 2^-128, 145 octaves below" in text for text in texts(healthy))
+    told = " ".join(texts(healthy))
+    assert "floor: 2^0 lies 17 octaves below" in told
+    assert "2^-128 lies 145 octaves below: there 1/scale is Inf" in told
+    assert by_gid(healthy, "limit") == []
+    low, high = healthy.axes[0].get_ylim()
+    assert high - low < 7  # the staircase of five octaves has the panel for itself
     scale = np.exp2(16.0 - np.minimum(np.arange(200), 150))
     lost = np.ones(200, dtype=bool)
     run = run_of(calm(200, scaler_scale=scale, skipped=lost), FP16).run
