@@ -107,7 +107,8 @@ def clean(block: bytes, dirt: Dirt) -> bytes:
     if dirt.notebook:
         block = _unescaped(_QUOTED_LINE.sub(rb"\1", block))
     elif dirt.docker:
-        block = _unescaped(_DOCKER_LINE.sub(rb"\1", block))
+        # Each line has its own end, and that of its record.
+        block = _unescaped(_DOCKER_LINE.sub(rb"\1", block)).replace(b"\n\n", b"\n")
     if b"\x1b" in block:
         block = _ANSI.sub(b"", block)
     if dirt.colours:

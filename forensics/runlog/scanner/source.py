@@ -32,6 +32,7 @@ class LogSource:
     Args:
         paths: the files, oldest first.
         progress: told how far reading is.
+        most_rows: rows from which on some of those alike may be left out; None for never.
 
     Attributes:
         paths: the files.
@@ -40,9 +41,14 @@ class LogSource:
         raw_tail: the last part of the last file that ``blocks`` gave, as it is.
     """
 
-    def __init__(self, paths: Sequence[Path], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        progress: Progress | None = None,
+        most_rows: int | None = None,
+    ) -> None:
         self.paths = tuple(paths)
-        self.log = RepairLog()
+        self.log = RepairLog(most_rows)
         self.tail = self.raw_tail = b""
         self._progress = progress
         self._total = sum(size_of(path) for path in self.paths)
@@ -111,8 +117,7 @@ class LogSource:
             text = held + cleaned
             held = b""
             if before:
-                cut = max(text.rfind(before), 0)
-                cut = text.rfind(b"\n", 0, cut) + 1 or cut
+                cut = _last_record(text, before)
                 if len(text) - cut <= BLOCK:
                     text, held = text[:cut], text[cut:]
             if text:
@@ -123,6 +128,13 @@ class LogSource:
     def _tell(self, at: int) -> None:
         if self._progress is not None:
             self._progress(min(at, max(self._total - 1, 0)), self._total)
+
+
+def _last_record(text: bytes, before: bytes) -> int:
+    """Where the last record begins: its line, or the place in it where it is not the first."""
+    at = max(text.rfind(before), 0)
+    line = text.rfind(b"\n", 0, at) + 1
+    return line if line or text.find(before) == at else at
 
 
 def tail_of(path: Path) -> bytes:
