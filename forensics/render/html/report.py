@@ -25,11 +25,13 @@ from forensics.render.html.view import run_view
 
 PLACES = 6_000
 """Stretches of steps a chart has: six for each pixel of a wide page, so a zoom shows more."""
-CLOSE_UP = 2
-"""Rows around the findings that have a stretch of their own, for each of these stretches."""
+CLOSE_UP = 12_000
+"""Rows around the findings of a run that have a stretch of their own besides."""
 LEAST_PLACES = 500
 ALL_PLACES = 30_000
 """Stretches of all runs of a page together; many runs get fewer each."""
+ALL_CLOSE_UP = 24_000
+"""Rows around the findings of all runs together."""
 
 
 def render_html(
@@ -46,14 +48,12 @@ def render_html(
         errors: ``{"path", "message"}`` of each run that could not be read.
         settings: the file that changed rules or thresholds, if any.
     """
-    places = max(LEAST_PLACES, min(PLACES, ALL_PLACES // max(len(diagnoses), 1)))
+    count = max(len(diagnoses), 1)
+    places = max(LEAST_PLACES, min(PLACES, ALL_PLACES // count))
+    close_up = min(CLOSE_UP, ALL_CLOSE_UP // count)
     runs = [
         run_view(
-            diagnosis,
-            f"run-{number}",
-            places=places,
-            close_up=CLOSE_UP * places,
-            settings=settings,
+            diagnosis, f"run-{number}", places=places, close_up=close_up, settings=settings
         )
         for number, diagnosis in enumerate(diagnoses, start=1)
     ]
