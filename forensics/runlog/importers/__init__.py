@@ -27,6 +27,7 @@ from forensics.runlog.importers.megatron_lm import megatron_lm
 from forensics.runlog.importers.metric_logger_json import metric_logger_json
 from forensics.runlog.importers.metric_logger_text import metric_logger_text
 from forensics.runlog.importers.modded_nanogpt import modded_nanogpt
+from forensics.runlog.importers.ms_swift import ms_swift
 from forensics.runlog.importers.nanogpt import nanogpt
 from forensics.runlog.importers.nemo_text import nemo_text
 from forensics.runlog.importers.olmo import olmo
@@ -47,6 +48,7 @@ IMPORTERS: tuple[Importer, ...] = (
     hf_history_csv,
     hf_model_card,
     llama_factory,
+    ms_swift,
     lightning_csv,
     ultralytics_csv,
     keras_csv,

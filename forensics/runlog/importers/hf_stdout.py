@@ -31,6 +31,8 @@ _PAIR = re.compile(rb"'([^']+)':\s*(?:'([^']*)'|([^,{}]+))")
 _INTERVAL = re.compile(rb"[\"']?logging_steps[\"']?\s*[=:]\s*(\d+)")
 _KEYS = frozenset(("loss", "grad_norm", "learning_rate", "epoch"))
 _NOTES = re.compile(NOTE)
+_OWN = re.compile(rb"'global_step/max_steps': '(\d{1,18})/(\d{1,18})'")
+"""The step of a record that bears one, as ms-swift's do, and how many there are to be."""
 _LOOKED_AT = 500
 """Records by which it is judged whether there are bars, and how far apart records are."""
 _SNAP = 3
@@ -86,6 +88,10 @@ def _records(source: LogSource, bars: _Bars) -> Iterator[Found]:
             record = _parsed(match.group())
             if record is not None:
                 bars.see(block[at : match.start()], training="loss" in record)
+                if (own := _OWN.search(match.group())) is not None:
+                    record["step"] = bars.done = int(own.group(1))
+                    bars.total = int(own.group(2))
+                    record.pop("global_step/max_steps", None)
                 at = match.end()
                 while waiting and waiting[0].start() < match.start():
                     notes.take(waiting.popleft())
@@ -151,7 +157,9 @@ def _dated(found: Iterable[Found], usual: int) -> Iterator[Mapping[str, Any]]:
     step shortly before one is that one.
     """
     for done, record in found:
-        if done is not None:
+        if "step" in record:
+            yield record
+        elif done is not None:
             yield {**record, "step": _snapped(done, usual) if "loss" in record else done}
 
 

@@ -40,6 +40,13 @@ SAMPLES: dict[str, str] = {
     **LINES,
     "hf-trainer-state": hf_state(),
     "hf-stdout": hf_printed(),
+    "ms-swift": lines_of(
+        [
+            {"loss": 3 - i / 10, "grad_norm": 1.5, "learning_rate": 1e-5, "epoch": i / 10}
+            | {"global_step/max_steps": f"{5 * i}/60", "percentage": "8%"}
+            for i in range(1, 13)
+        ]
+    ),
     "llama-factory": lines_of(
         [
             {"current_steps": 5 * i, "total_steps": 60, "loss": 2.5, "lr": 1e-5, "epoch": 0.1 * i}

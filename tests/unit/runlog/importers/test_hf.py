@@ -279,3 +279,33 @@ def test_the_table_of_a_model_card(tmp_path: Path) -> None:
         assert column(table, "Wer") == [0.9, 0.5, None]
         assert table.facts is not None
         assert table.facts.meanings["loss"] is Meaning.MEAN
+
+
+def swift(step: int, **more: object) -> dict[str, object]:
+    return {**more, "epoch": step / 40, "global_step/max_steps": f"{step}/60", "percentage": "5%"}
+
+
+def test_ms_swift_has_its_step_in_each_record(tmp_path: Path) -> None:
+    records = [
+        swift(1, loss=3.0, grad_norm=1.5, learning_rate=1e-5),
+        swift(5, loss=2.5, grad_norm=1.25, learning_rate=1e-5),
+        swift(5, eval_loss=2.75, eval_runtime=9.0),
+        swift(10, loss=0.0, grad_norm=NAN, learning_rate=1e-5),
+        swift(60, train_loss=2.5, train_runtime=60.0),
+    ]
+    printed = "[INFO:swift] args\n" + "".join(f"{r}\n" for r in records)
+    mixed = "[INFO:swift] args\n" + lines_of(records[:3]) + "saved\n" + lines_of(records[3:])
+    for text, form in (
+        (lines_of(records), "ms-swift"),
+        (mixed, "ms-swift"),
+        (printed, "hf-stdout"),
+    ):
+        table = read(tmp_path, text)
+        assert table.source_format == form
+        assert table.step.tolist() == [1, 5, 10]
+        assert same(column(table, "loss"), [3.0, 2.5, NAN])
+        assert column(table, "val_loss") == [None, 2.75, None]
+        assert table.facts is not None
+        assert table.facts.planned_steps == 60
+        assert not any(repair.lossy for repair in table.repairs)
+        assert "global_step/max_steps" not in table
