@@ -25,7 +25,9 @@ WINDOW = 48 << 20
 HEAD = 512 << 10
 """Bytes at its beginning that are read with them."""
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
-_WHOLE = frozenset(("hf-trainer-state", "tensorboard"))
+_WHOLE = frozenset(
+    ("hf-trainer-state", "tensorboard", "json-history", "hf-model-card", "tensorboard-scalar")
+)
 """Formats that are no lines: a part of such a file is nothing."""
 _STEP = 1 << 20
 _START = 64 << 10

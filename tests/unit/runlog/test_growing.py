@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from forensics.diagnose.finding import Severity
 from forensics.errors import InputError
 from forensics.runlog.growing import HEAD, GrowingLog
 from forensics.runlog.reading import Reading
+from forensics.runlog.run import load_run
 from tests.unit.runlog.importers.line_logs import megatron
 from tests.unit.runlog.importers.samples import SAMPLES, hf_state
 
@@ -164,6 +166,23 @@ def test_other_kinds_are_read_whole(tmp_path: Path) -> None:
     (folder / "train.log").write_text(healthy(1, 20))
     assert log.changed()
     assert len(log.load().steps) == 20
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_log_of_any_format_is_read_while_it_is_written(name: str, tmp_path: Path) -> None:
+    """But for a last line that may go on: documents have none."""
+    path = tmp_path / "run-a-tag-loss.csv"  # of one format the name tells what it is of
+    for text in (SAMPLES[name], SAMPLES[name].rstrip("\n")):
+        path.write_text(text)
+        expected, steps = load_run(path).steps, GrowingLog(path, Reading()).load().steps
+        assert steps.source_format == expected.source_format
+        assert len(expected) - 1 <= len(steps) <= len(expected)
+
+
+def test_a_document_without_a_line_end_is_read_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps({"loss": [3.0, 2.0, 1.5], "val_loss": [3.1, 2.2, 1.6]}))
+    assert len(GrowingLog(path, Reading()).load().steps) == 3
 
 
 def test_errors_name_the_log_and_not_the_copy(tmp_path: Path) -> None:
