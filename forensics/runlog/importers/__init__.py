@@ -16,6 +16,7 @@ from forensics.runlog.importers.icefall import icefall
 from forensics.runlog.importers.importer import Importer
 from forensics.runlog.importers.insightface import insightface
 from forensics.runlog.importers.json_history import json_history
+from forensics.runlog.importers.json_in_lines import json_in_lines
 from forensics.runlog.importers.jsonl_columns import jsonl_columns
 from forensics.runlog.importers.keras_csv import keras_csv
 from forensics.runlog.importers.kohya_bar import kohya_bar
@@ -79,6 +80,7 @@ IMPORTERS: tuple[Importer, ...] = (
     apex,
     json_history,
     jsonl_columns,
+    json_in_lines,
     csv_columns,
     print_lines,
 )

@@ -63,6 +63,11 @@ SAMPLES: dict[str, str] = {
         f"| {3 - i / 10} | {i}.0 | {100 * i} | {3.5 - i / 10} | 0.5 |\n" for i in range(1, 12)
     )
     + "\n### Framework versions\n\n- Transformers 4.40\n",
+    "json-in-lines": "Loading 3 shards\n"
+    + "".join(
+        f'2026-01-02 03:04:{i:02} INFO {{"step": {i}, "loss": {3 - i / 10}, "lr": 1e-05}}\n'
+        for i in range(12)
+    ),
     "json-history": json.dumps(
         {
             "loss": [3 - i / 10 for i in range(12)],

@@ -337,3 +337,16 @@ def test_a_last_line_of_json_that_is_cut_is_called_so(tmp_path: Path) -> None:
     assert table.step.tolist() == [1, 2, 3]
     assert [repair.kind for repair in table.repairs] == ["torn-last-line"]
     assert "stray-lines" in {r.kind for r in read(tmp_path, '{"step": 0, "lo\n' + whole).repairs}
+
+
+def test_objects_at_the_end_of_lines(tmp_path: Path) -> None:
+    lines = ["starting", 'args {"lr": 0.5, "epochs": 3}']
+    for s in range(1, 5):
+        lines.append(f'[03:04:0{s}] INFO: {{"step": {s}, "train": {{"loss": {3.0 / s}}}}}')
+        lines.append(f'[03:04:0{s}] DEBUG: {{"queue": {s}}}')
+    table = read(tmp_path, "\n".join([*lines, 'WARN {"step": 9, "lo']) + "\n")
+    assert table.source_format == "json-in-lines"
+    assert table.step.tolist() == [1, 2, 3, 4]
+    assert column(table, "loss") == [3.0 / s for s in range(1, 5)]
+    assert "queue" not in table
+    assert not any(repair.lossy for repair in table.repairs)
