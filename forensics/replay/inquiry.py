@@ -27,7 +27,7 @@ from forensics.replay.narrowing import narrow
 from forensics.replay.proof.flip import find_hit
 from forensics.replay.proof.lost_on_resume import find_lost, lost_origin
 from forensics.replay.row_judge import RowJudge
-from forensics.replay.saved_states import open_state
+from forensics.replay.saved_states import open_state, state_root
 from forensics.replay.session import Session, open_session
 from forensics.replay.silent_inquiry import silent_inquiry
 from forensics.replay.start_states import by_health_files, search_states, without
@@ -144,7 +144,7 @@ class Inquiry(Case):
 
         def test(info: CheckpointInfo) -> Judgement:
             self.progress("looking into saved states", 0, 0)
-            return judge_state(info.path, root=self.run.path)
+            return judge_state(info.path, root=state_root(info.path, self.run.path))
 
         if self.judge.by_state:
             self.states = search_states(
@@ -168,8 +168,7 @@ class Inquiry(Case):
     def _flaw(self, info: CheckpointInfo) -> str:
         """Why a state that its health file calls sound cannot be opened; empty where it can."""
         try:
-            # The folder may be a link of the user's to another disk, as the session takes it too.
-            open_state(info.path, self.run.path if info.path.is_symlink() else None)
+            open_state(info.path, state_root(info.path, self.run.path))
         except InputError as error:
             return error.what
         return ""

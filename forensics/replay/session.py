@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 from forensics.diagnose.bisection_result import Departure
-from forensics.errors import ForensicsError, InputError, NoBatchError, NotReplayableError
+from forensics.errors import ForensicsError, NoBatchError, NotReplayableError
 from forensics.record.assembly import assemble, to_device, told
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.health import BadTensor, HealthScan
@@ -30,6 +29,8 @@ from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, pu
 from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
 from forensics.replay.rerun.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
 from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
+from forensics.replay.saved_states.finder import state_root
+from forensics.replay.saved_states.mapped_file import refuse_outside
 from forensics.replay.tracing.tensor_stats import float_tensors
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest
 from forensics.runlog.run import CheckpointInfo, Run
@@ -193,8 +194,7 @@ class Session:
 
     def saved(self, info: CheckpointInfo) -> dict[str, Any]:
         """A saved state as it lies on disk; InputError where it cannot be read."""
-        if info.path.is_symlink() and not _within(info.path, self.run.path):
-            raise InputError("is a link out of the run directory", where=info.path)
+        refuse_outside(info.path, state_root(info.path, self.run.path))
         return load_checkpoint(info.path)
 
     def _load(self, info: CheckpointInfo) -> None:
@@ -393,8 +393,3 @@ def _label(tensor: BadTensor) -> str:
 def _is_finite(info: CheckpointInfo) -> bool:
     """Was it kept under a sound name? One that is set aside is no place to start from."""
     return not info.path.name.endswith(".nonfinite.pt")
-
-
-def _within(path: Path, directory: Path) -> bool:
-    home = directory if directory.is_dir() else directory.parent
-    return path.resolve().is_relative_to(home.resolve())

@@ -100,9 +100,9 @@ def _merged(candidates: Iterable[Candidate], unit: Unit) -> tuple[str, ...]:
 
 
 def _states_folder(folder: Path) -> Path:
-    """The folder itself, or ``checkpoints`` in a run directory."""
+    """The folder itself, or ``checkpoints`` in a run directory, which may lie on another disk."""
     inner = folder / "checkpoints"
-    return inner if inner.is_dir() and not inner.is_symlink() else folder
+    return inner if inner.is_dir() else folder
 
 
 def _without_twins(states: Iterable[StateFile]) -> list[StateFile]:

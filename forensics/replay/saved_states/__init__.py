@@ -9,6 +9,7 @@ from forensics.replay.saved_states.finder import (
     find_states,
     is_state_folder,
     open_state,
+    state_root,
 )
 from forensics.replay.saved_states.saved_state import SavedState, StateValue
 from forensics.replay.saved_states.step_names import Position, Unit
@@ -22,4 +23,5 @@ __all__ = [
     "find_states",
     "is_state_folder",
     "open_state",
+    "state_root",
 ]

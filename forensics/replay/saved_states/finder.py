@@ -78,6 +78,21 @@ def open_state(path: Path, root: Path | None = None) -> SavedState:
     return open_torch_state(path, root, known_parameters(path))
 
 
+def state_root(path: Path, run: Path) -> Path:
+    """The folder that a state of a run must not lead out of.
+
+    A state that is itself a link must stay in the run directory: a run may come from a stranger.
+    The folder of the states may be a link of the user's to another disk.
+
+    Args:
+        path: a file, or a folder of shards.
+        run: the run directory, or its log.
+    """
+    if not path.is_symlink():
+        return path.parent
+    return run if run.is_dir() else run.parent
+
+
 def is_state_folder(folder: Path) -> bool:
     """Is a folder one state in parts, rather than a folder of states?"""
     return is_distributed_folder(folder) or is_sharded_folder(folder)

@@ -31,7 +31,7 @@ _ROLES = (
 )
 _BUFFER = re.compile(
     r"(^|\.)(running_mean|running_var|num_batches_tracked|inv_freq|original_inv_freq|rel_pos_index|"
-    r"relative_position_index|position_ids|masked_bias|freqs_cis|[\w.]*mask|tril|min_val|max_val|(neg_)?inf|causal\w*|"
+    r"relative_position_index|position_ids|masked_bias|freqs_cis|\w*mask|tril|min_val|max_val|(neg_)?inf|causal\w*|"
     r"(cos|sin)_cached|alibi\w*)\Z|(^|\.)_buffers\."
 )
 _LR = re.compile(r"(^|\.)(lr|_last_lr\.\d+|base_lrs\.\d+)\Z")

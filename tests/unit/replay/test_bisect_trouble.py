@@ -151,3 +151,24 @@ def test_a_folder_of_states_is_judged_by_health(bad_sample: Path, tmp_path: Path
     assert result.origin is None
     assert any("The recipe was not used" in note for note in result.notes)
     assert not (folder / NAME).exists()
+
+
+@pytest.mark.parametrize("linked", ["folder", "files"])
+def test_states_on_a_linked_disk_are_judged_as_they_are_loaded(
+    copy: Path, tmp_path: Path, linked: str
+) -> None:
+    disk, states = tmp_path / "disk", copy / "checkpoints"
+    shutil.move(states, disk)
+    for health in disk.glob("*.health.json"):
+        health.unlink()
+    if linked == "folder":
+        states.symlink_to(disk)
+    else:  # of one that is itself a link nobody knows where it leads
+        states.mkdir()
+        for state in disk.iterdir():
+            (states / state.name).symlink_to(state)
+    result = quick(copy)
+    assert result.first_bad_step == 30
+    verdicts = {state.verdict for state in result.checkpoints} - {"untested"}
+    assert verdicts == ({"good"} if linked == "folder" else {"untestable"})
+    assert result.replayed_from == (24 if linked == "folder" else 0)
