@@ -91,9 +91,12 @@ class LoopWatch:
         device = self.parameters[0][1].device
         self._scaler = scaler or GradScaler(device.type, enabled=False)
         self._scale = scale_tensor(self._scaler, device)
-        self._hooks: list[RemovableHandle] = [
-            optimizer.register_step_pre_hook(self._entered) for optimizer in self.optimizers
-        ]
+        self._hooks: list[RemovableHandle] = []
+        for optimizer in self.optimizers:
+            self._hooks += [
+                optimizer.register_step_pre_hook(self._entered),
+                optimizer.register_step_post_hook(self._left),
+            ]
         self._seen = _Seen(learning_rates(self.optimizers), read_scalars([self._scale])[0])
 
     def gradients(self) -> GradNorms:
@@ -157,6 +160,15 @@ class LoopWatch:
 
     def _entered(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Pre-hook of every optimizer: nothing is read here, so nothing waits."""
+        if not _has_closure(args, kwargs):
+            self._note_entry(optimizer)
+
+    def _left(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Post-hook: what a closure computed and clipped within ``step`` is there only now."""
+        if _has_closure(args, kwargs):
+            self._note_entry(optimizer)
+
+    def _note_entry(self, optimizer: Optimizer) -> None:
         seen = self._seen
         seen.lrs = learning_rates(self.optimizers)
         grads = [
@@ -219,6 +231,16 @@ class LoopWatch:
             for o in self.optimizers
             if any(p.grad is not None for group in o.param_groups for p in group["params"])
         ]
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Was ``step`` handed a closure, that is, are the gradients computed within it?
+
+    Args:
+        args: of the call, the optimizer itself first.
+        kwargs: of the call.
+    """
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
 
 
 def _values(grad: Tensor) -> Tensor:

@@ -28,6 +28,9 @@ class NullRecorder:
     def note(self, **cells: Any) -> None:
         """Nothing."""
 
+    def saved(self, path: Any, step: int | None = None) -> None:
+        """Nothing."""
+
     def count_tokens(self, tokens: int) -> None:
         """Nothing."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 from forensics.errors import RecordingStoppedError, TrainingRaisedError, UsageError
 from forensics.record.activation_hooks import ActivationHooks
 from forensics.record.clipping import GradNorms
+from forensics.record.continuing import continued
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.extra_columns import ExtraColumns
 from forensics.record.loop_watch import LoopWatch
@@ -31,7 +33,7 @@ from forensics.record.run_files import RunFiles
 from forensics.record.snapshots import Snapshot, SnapshotTaker
 from forensics.record.step_log import SkipLog, StepLog
 from forensics.runlog.files import RunLock
-from forensics.runlog.manifest import MANIFEST_NAME, Ended, Manifest
+from forensics.runlog.manifest import MANIFEST_NAME, Ended, Manifest, SavedAt
 from forensics.runlog.schema import CANONICAL_NAMES, spec_of
 
 MOST_BAD_SNAPSHOTS = 1000
@@ -71,7 +73,8 @@ class Recorder:
         own_loop: False under the reference step: no hooks on the optimizers.
         manifest: what is known of the run; by default read off the arguments. With segments it
             is that of a run being resumed, and rows are appended.
-        first_step: index of the next step.
+        first_step: index of the next step. Above 0 a run in the directory is continued: what it
+            has from that step on is moved to ``superseded/``.
         arrival: in which order gradients arrive.
         lock: the lock that the caller holds on the directory; by default one is taken here.
         say: told in one line what the user should know.
@@ -108,7 +111,10 @@ class Recorder:
         parameters = tracked_parameters(model, trained)
         known = manifest or describe_run(model, trained, scaler=scaler, max_norm=max_norm)
         self.columns = columns_of(len(learning_rates(trained)), extras)
-        self._lock = None if lock is not None else self._take_directory()
+        self._lock: RunLock | None = None
+        if lock is None:
+            self._lock = self._take_directory(resume=first_step > 0)
+            known = continued(self.run_dir, known, self.columns, first_step)
         self.guard = DiskGuard(self._lost)
         self.guard.step = first_step
         self._say = say
@@ -183,6 +189,18 @@ class Recorder:
         if odd := sorted(cells.keys() - set(self.columns)):
             raise UsageError(f"{odd[0]!r} is no column of this recording", where="Recorder.note")
         self._notes.update(cells)
+
+    def saved(self, path: str | Path, step: int | None = None) -> None:
+        """The loop has saved its state somewhere: ``run.json`` remembers where.
+
+        Args:
+            path: the file or folder.
+            step: the step that this is the state before; default the next one.
+        """
+        at = self._step if step is None else step
+        where = os.path.relpath(path, self.run_dir)
+        kept = [s for s in self.keeper.manifest.states if s.step < at]
+        self.keeper.update(states=(*kept, SavedAt(at, where)))
 
     def count_tokens(self, tokens: int) -> None:
         """How many tokens (or samples) the step under way consumes, for ``tokens_per_s``."""
@@ -300,12 +318,14 @@ class Recorder:
             raise UsageError("this recorder belongs to the reference step", where="Recorder")
         return self._watch
 
-    def _take_directory(self) -> RunLock:
-        if (self.run_dir / MANIFEST_NAME).exists():
+    def _take_directory(self, *, resume: bool) -> RunLock:
+        if not resume and (self.run_dir / MANIFEST_NAME).exists():
             raise UsageError(
-                "holds a run already", where=self.run_dir, hint="choose another directory"
+                "holds a run already",
+                where=self.run_dir,
+                hint="choose another directory, or give first_step= to go on with it",
             )
-        lock = RunLock(self.run_dir)
+        lock = RunLock(self.run_dir, takeover=resume)
         with changing(self.run_dir):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             lock.acquire()

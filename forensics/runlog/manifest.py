@@ -98,6 +98,19 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class SavedAt:
+    """A state that the loop saved by itself, in a format of its own.
+
+    Attributes:
+        step: it is the state before this step.
+        path: the file or folder, relative to the run directory.
+    """
+
+    step: int = 0
+    path: str = ""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The contents of ``run.json``. A field that the file lacks keeps its default (unknown).
 
@@ -116,6 +129,7 @@ class Manifest:
             optimizer was stepped again with the very same gradients.
         columns: all columns of steps.csv in order.
         arrival_order: parameter names in the order their gradients arrive in backward.
+        states: what the loop saved itself, outside ``checkpoints/``, in ascending order of step.
         missing: what could not be recorded, one clause each (disk full, unwritable file).
         checkpoints: ``{"best", "last_healthy"}``: steps.
         unknown: keys this version does not know, kept as they are.
@@ -150,6 +164,7 @@ class Manifest:
     segments: tuple[Segment, ...] = ()
     ended: Ended | None = None
     checkpoints: Mapping[str, int | None] = field(default_factory=dict)
+    states: tuple[SavedAt, ...] = ()
     missing: tuple[str, ...] = ()
     unknown: Mapping[str, Any] = field(default_factory=dict)
 

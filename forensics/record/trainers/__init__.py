@@ -1,0 +1,1 @@
+"""Recording under the trainers that people use: Hugging Face, Accelerate, Lightning."""

@@ -1,0 +1,161 @@
+"""Recording a loop that runs under Hugging Face Accelerate.
+
+    accelerator = Accelerator(mixed_precision="fp16")
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    with AcceleratedRecorder("runs/x", accelerator, model, optimizer, max_norm=1.0) as recorder:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(loss(model, batch))
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            recorder.end_step()
+
+What lies between unscale and clip cannot be reached from outside, for the accelerator does both in
+one call. So its ``unscale_gradients`` is followed by the measuring, on this one accelerator and for
+as long as the recorder is open; ``backward`` tells the losses. Neither computes anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from forensics.record.precision import Precision
+from forensics.record.provenance import describe_run, package_version
+from forensics.record.recorder import Recorder
+from forensics.record.trainers.exits import close_at_exit
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+_PRECISION = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
+_ENGINES = ("DEEPSPEED", "MEGATRON_LM")
+
+
+class AcceleratedRecorder:
+    """Records what a prepared model and its optimizers do under one accelerator.
+
+    Args:
+        run_dir: the run directory.
+        accelerator: that prepared them.
+        model: as prepared; recorded under its plain names.
+        optimizers: as prepared, one or several.
+        max_norm: the threshold that the loop clips at; None where it does not.
+        first_step: above 0 a run in the directory is continued.
+        options: further arguments of ``Recorder``.
+
+    Attributes:
+        recorder: the ``Recorder`` behind it, for ``note`` and ``saved``.
+
+    Raises:
+        UsageError: as ``Recorder``.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        accelerator: Accelerator,
+        model: nn.Module,
+        optimizers: Any,
+        *,
+        max_norm: float | None = None,
+        first_step: int = 0,
+        **options: Any,
+    ) -> None:
+        plain = accelerator.unwrap_model(model)
+        prepared = optimizers if isinstance(optimizers, Sequence) else [optimizers]
+        inner: list[Any] = [getattr(optimizer, "optimizer", optimizer) for optimizer in prepared]
+        scaler = accelerator.scaler
+        if "manifest" not in options:
+            known = describe_run(
+                plain, inner, scaler=scaler, precision=precision_of(accelerator), max_norm=max_norm
+            )
+            options["manifest"] = replace(
+                known,
+                accumulation=accelerator.gradient_accumulation_steps,
+                versions={**known.versions, "accelerate": package_version("accelerate")},
+            )
+        self.recorder = Recorder(
+            run_dir,
+            plain,
+            inner,
+            scaler=scaler,
+            max_norm=max_norm,
+            first_step=first_step,
+            **options,
+        )
+        close_at_exit(self.recorder)
+        self._accelerator = accelerator
+        self._losses: list[Tensor] = []
+        self._measured = False
+        self._follow(accelerator)
+
+    def end_step(self, loss: Tensor | float | None = None) -> None:
+        """Call at the end of every iteration: where the optimizer's turn came, writes its row.
+
+        Args:
+            loss: the mean over all micro-batches, where ``backward`` was not called through the
+                accelerator.
+        """
+        if not self._accelerator.sync_gradients:
+            return
+        if loss is None:
+            loss = self._mean_loss()
+        self._losses, self._measured = [], False
+        self.recorder.end_step(loss)
+
+    def close(self) -> None:
+        """Leave the accelerator as it was, and close the run."""
+        for name in ("backward", "unscale_gradients"):
+            vars(self._accelerator).pop(name, None)
+        self.recorder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.recorder.__exit__(kind, error, trace)
+        self.close()
+
+    def _follow(self, accelerator: Any) -> None:
+        backward, unscale = accelerator.backward, accelerator.unscale_gradients
+
+        def heard(loss: Tensor, **arguments: Any) -> Any:
+            self._losses.append(loss.detach())
+            return backward(loss, **arguments)
+
+        def measured(optimizer: Any = None) -> None:
+            unscale(optimizer)
+            if not self._measured:
+                self._measured = True
+                self.recorder.gradients()
+
+        accelerator.backward, accelerator.unscale_gradients = heard, measured
+
+    def _mean_loss(self) -> Tensor | float:
+        """Over the micro-batches, each of which ``backward`` weighs alike."""
+        if not self._losses:
+            return float("nan")
+        total = torch.stack([loss.float().mean() for loss in self._losses]).sum()
+        return total / int(self._accelerator.gradient_accumulation_steps)
+
+
+def precision_of(accelerator: Any) -> Precision | None:
+    """What the forward pass runs in; None where an engine of its own decides (DeepSpeed, fp8)."""
+    name = _PRECISION.get(str(accelerator.mixed_precision))
+    if name is None or accelerator.distributed_type.value in _ENGINES:
+        return None
+    # Asked for fp16 on a CPU the accelerator warns, and uses neither autocast nor a scaler.
+    return Precision(name if accelerator.native_amp else "fp32", accelerator.device.type)

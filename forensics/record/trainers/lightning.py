@@ -1,0 +1,175 @@
+"""Recording a Lightning ``Trainer``.
+
+    trainer = Trainer(callbacks=[ForensicsCallback("runs/x")])
+    trainer.fit(module, loader)
+
+Works with ``lightning`` and with ``pytorch_lightning``, whichever is installed. Lightning calls
+back after it has unscaled the gradients and before it clips them, and hands every loss to callbacks
+as it goes backward.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from forensics.record.precision import Precision
+from forensics.record.provenance import describe_run, package_version
+from forensics.record.recorder import Recorder
+from forensics.record.trainers.exits import close_at_exit, how_it_ended
+from forensics.runlog.manifest import Manifest
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+_PRECISION = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32"}
+"""Others (true half weights, double, fp8) have no autocast that this record knows."""
+
+
+class ForensicsCallback(Callback):
+    """Records what a Lightning Trainer does; on the first process alone.
+
+    One row is one batch in which an optimizer had its turn. Its loss is the sum of what went
+    backward for it: with accumulation that is the mean over the micro-batches, for Lightning
+    divides; with several losses (a GAN) it is their sum.
+
+    Args:
+        run_dir: the run directory; by default ``forensics`` in the Trainer's ``log_dir``. A Trainer
+            that resumes from a checkpoint goes on with the run in it.
+        monitor: the validation metric that goes into ``val_loss``.
+        options: further arguments of ``Recorder``.
+
+    Attributes:
+        recorder: the ``Recorder``, while the training goes on.
+    """
+
+    def __init__(
+        self, run_dir: str | Path | None = None, *, monitor: str = "val_loss", **options: Any
+    ) -> None:
+        self.run_dir, self.monitor = run_dir, monitor
+        self.recorder: Recorder | None = None
+        self._options = options
+        self._losses: list[Tensor] = []
+        self._turn = False
+        self._noted: set[str] = set()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Open the run."""
+        if not trainer.is_global_zero or not trainer.optimizers:
+            return
+        optimizers = list(trainer.optimizers)
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self._noted = self._states(trainer)
+        self.recorder = Recorder(
+            self.run_dir or Path(trainer.log_dir or trainer.default_root_dir) / "forensics",
+            pl_module,
+            optimizers,
+            scaler=scaler,
+            max_norm=_max_norm(trainer),
+            first_step=trainer.global_step // len(optimizers),
+            manifest=_manifest(trainer, pl_module, scaler),
+            **{"extras": ("epoch", "val_loss"), **self._options},
+        )
+        close_at_exit(self.recorder)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
+        """Keep the loss, on its device."""
+        if self.recorder is not None:
+            self._losses.append(loss.detach())
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Unscaled and not yet clipped: measure, once a row."""
+        if self.recorder is not None and not self._turn:
+            self._turn = True
+            self.recorder.gradients()
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write the row where an optimizer had its turn."""
+        if self.recorder is None:
+            return
+        if self._turn:
+            self.recorder.note(epoch=float(trainer.current_epoch))
+            self.recorder.end_step(self._loss())
+            self._losses, self._turn = [], False
+        self._note_states(trainer)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """The validation metric goes into the next row, whose state it judged."""
+        value = trainer.callback_metrics.get(self.monitor)
+        if self.recorder is not None and value is not None and not trainer.sanity_checking:
+            self.recorder.note(val_loss=float(value))
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close the run."""
+        self._close(trainer, None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close the run, and say what ended it."""
+        self._close(trainer, exception)
+
+    def _close(self, trainer: Any, error: BaseException | None) -> None:
+        if self.recorder is not None:
+            self._note_states(trainer)
+            self.recorder.close(how_it_ended(error, self.recorder.next_step))
+            self.recorder = None
+
+    def _loss(self) -> Tensor | float:
+        if not self._losses:
+            return math.nan
+        return torch.stack([loss.float().mean() for loss in self._losses]).sum()
+
+    def _note_states(self, trainer: Any) -> None:
+        """Checkpoint files that are new since the last look."""
+        assert self.recorder is not None
+        for path in sorted(self._states(trainer) - self._noted):
+            self._noted.add(path)
+            self.recorder.saved(path)
+
+    @staticmethod
+    def _states(trainer: Any) -> set[str]:
+        """What the Trainer's own checkpoint callbacks have written."""
+        paths: set[str] = set()
+        for callback in trainer.checkpoint_callbacks:
+            paths |= set(getattr(callback, "best_k_models", {}))
+            paths.add(getattr(callback, "last_model_path", ""))
+            paths.add(getattr(callback, "best_model_path", ""))
+        return paths - {""}
+
+
+def _max_norm(trainer: Any) -> float | None:
+    """The threshold of the global norm; None where Lightning clips nothing, or by value."""
+    by = str(getattr(trainer.gradient_clip_algorithm, "value", trainer.gradient_clip_algorithm))
+    value = trainer.gradient_clip_val
+    return float(value) if value and by in ("norm", "None") else None
+
+
+def _manifest(trainer: Any, module: Any, scaler: Any) -> Manifest:
+    """What the Trainer says of the run."""
+    name = _PRECISION.get(str(trainer.precision))
+    known = describe_run(
+        module,
+        list(trainer.optimizers),
+        scaler=scaler,
+        precision=Precision(name, module.device.type) if name else None,
+        max_norm=_max_norm(trainer),
+    )
+    packages = ("lightning", "pytorch-lightning")
+    found = {p: package_version(p) for p in packages if package_version(p)}
+    return replace(
+        known,
+        accumulation=trainer.accumulate_grad_batches,
+        schedule={"total_steps": trainer.max_steps} if trainer.max_steps > 0 else {},
+        versions={**known.versions, **found},
+    )
