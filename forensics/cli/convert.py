@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -61,7 +62,7 @@ def convert(
     spare_the_input(out, paths)
     if str(out) == "-" and reported:
         raise UsageError("--report and --out - would print into each other")
-    reading = reading_of(format_in, mapping)
+    reading = replace(reading_of(format_in, mapping), most_rows=None)
     run = load_run(paths[0], reading) if len(paths) == 1 else load_joined(paths, reading)
     _write(run.steps, out)
     for line in _told(run):

@@ -75,6 +75,10 @@ KINDS: dict[str, RepairKind] = {
     "epoch-steps": RepairKind(
         "steps count anew in each epoch: numbered through, an epoch taken to have {detail}"
     ),
+    "thinned-rows": RepairKind(
+        "{n} row{s} like those around them left out, to bound memory: of {detail} steps one is "
+        "kept, and each that stands out"
+    ),
     "second-run": RepairKind(
         "the step counter starts again at {detail}: {n} row{s} of an earlier run set aside"
     ),
@@ -82,9 +86,14 @@ KINDS: dict[str, RepairKind] = {
 
 
 class RepairLog:
-    """Gathers repairs by kind, in the order first met."""
+    """Gathers repairs by kind, in the order first met.
 
-    def __init__(self) -> None:
+    Args:
+        most_rows: rows from which on a reader may leave out some of those alike; None for never.
+    """
+
+    def __init__(self, most_rows: int | None = None) -> None:
+        self.most_rows = most_rows
         self._found: dict[str, Repair] = {}
         self._details: dict[str, str] = {}
         self._taken: dict[str, Repair] = {}

@@ -93,7 +93,7 @@ def read_as(choice: Choice, paths: Sequence[Path], reading: Reading) -> StepTabl
             f"--map says nothing to {choice.importer.name}, whose columns have no names",
             hint="--format-in csv or jsonl reads named columns",
         )
-    source = LogSource(paths, reading.progress)
+    source = LogSource(paths, reading.progress, reading.most_rows)
     try:
         table = choice.importer.read(source, reading)
     finally:

@@ -17,11 +17,12 @@ def joined_columns(tables: Sequence[StepTable]) -> dict[str, Column]:
         return dict(tables[0].columns)
     builder = TableBuilder(sum(map(len, tables)))
     for table in tables:
-        builder.append({name: _piece(column) for name, column in table.columns.items()})
+        builder.append({name: piece_of(column) for name, column in table.columns.items()})
     return builder.finish()
 
 
-def _piece(column: Column) -> Piece:
+def piece_of(column: Column) -> Piece:
+    """A column as a piece to build one from."""
     if column.values.dtype == np.int32:
         return Piece(column.values, None, column.categories)
     return Piece(column.values, None if column.present.all() else column.present)

@@ -24,6 +24,7 @@ from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.scanner.coverage import with_interval
 from forensics.runlog.scanner.numbers import counts, floats
 from forensics.runlog.scanner.same_step import merge_same_step
+from forensics.runlog.scanner.thinning import Thinning
 from forensics.runlog.schema import Kind, spec_of
 from forensics.runlog.steps import Column, StepTable, text_column
 
@@ -52,17 +53,18 @@ class Rows:
 
     def __init__(self, log: RepairLog, size: int = 0) -> None:
         self._builder = TableBuilder(0)
+        self._thinning = Thinning(log.most_rows)
         self._log = log
         self._size = size
         self._steps: list[int] = []
         self._cells: list[Mapping[str, Cell]] = []
 
     def __len__(self) -> int:
-        return len(self._builder) + len(self._steps)
+        return self._thinning.dropped + len(self._builder) + len(self._steps)
 
     def expect(self, rows: int) -> None:
         """Make room for about so many rows at once; called before the first one."""
-        self._builder.expected = min(max(rows, 0), _MOST_ROOM)
+        self._builder.expected = min(max(rows, 0), self._log.most_rows or _MOST_ROOM)
 
     def add(self, step: int, cells: Mapping[str, Cell]) -> None:
         """Append one row; a cell that is None or missing is absent, NaN was written as NaN."""
@@ -100,7 +102,7 @@ class Rows:
         self._flush()
         if not found:
             return 0
-        before = len(self._builder)
+        before = len(self)
         if not before and self._size:
             share = self._size / max(size, 1)
             self.expect(int(1.05 * len(found) * share))
@@ -111,8 +113,8 @@ class Rows:
         if pieces is None:
             self.extend(_loosely(names, found))
         for columns in pieces or ():
-            self._builder.append(columns)
-        return len(self._builder) - before
+            self._append(columns)
+        return len(self) - before
 
     def extend(self, columns: Mapping[str, NDArray[Any] | tuple[NDArray[Any], Any]]) -> None:
         """Append many rows at once.
@@ -133,7 +135,7 @@ class Rows:
                 values = np.where(whole, values, 0)
             pieces[name] = Piece(np.asarray(values, dtype=_DTYPES[kind]), present)
         if len(pieces["step"].values):
-            self._builder.append(pieces)
+            self._append(pieces)
 
     def table(
         self,
@@ -160,10 +162,12 @@ class Rows:
         self._flush()
         if not len(self._builder):
             raise nothing_found(source_format, where)
-        columns = numbered_through(self._builder.finish(), self._log)
+        columns = numbered_through(self._settled().finish(), self._log)
         columns = merge_same_step(columns, self._log)
         if must_tell and not any(map(columns.__contains__, TELLING)):
             raise nothing_found(source_format, where)
+        if self._thinning.dropped:
+            facts = replace(facts, interval=None)
         return finished(columns, source_format, facts, self._log)
 
     def _flush(self) -> None:
@@ -173,8 +177,20 @@ class Rows:
         names = dict.fromkeys(name for cells in self._cells for name in cells)
         for name in names:
             pieces[name] = _piece(name, [cells.get(name) for cells in self._cells])
-        self._builder.append(pieces)
         self._steps, self._cells = [], []
+        self._append(pieces)
+
+    def _append(self, pieces: Mapping[str, Piece]) -> None:
+        self._builder.append(pieces)
+        if self._thinning.due(len(self._builder)):
+            self._builder = self._thinning.thinned(self._builder)
+
+    def _settled(self) -> TableBuilder:
+        """All rows; where there were too many, those that remain."""
+        self._builder = self._thinning.settled(self._builder)
+        if count := self._thinning.dropped:
+            self._log.note("thinned-rows", count=count, detail=f"{self._thinning.stride:,}")
+        return self._builder
 
 
 def finished(

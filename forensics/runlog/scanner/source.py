@@ -32,6 +32,7 @@ class LogSource:
     Args:
         paths: the files, oldest first.
         progress: told how far reading is.
+        most_rows: rows from which on some of those alike may be left out; None for never.
 
     Attributes:
         paths: the files.
@@ -40,9 +41,14 @@ class LogSource:
         raw_tail: the last part of the last file that ``blocks`` gave, as it is.
     """
 
-    def __init__(self, paths: Sequence[Path], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        progress: Progress | None = None,
+        most_rows: int | None = None,
+    ) -> None:
         self.paths = tuple(paths)
-        self.log = RepairLog()
+        self.log = RepairLog(most_rows)
         self.tail = self.raw_tail = b""
         self._progress = progress
         self._total = sum(size_of(path) for path in self.paths)
