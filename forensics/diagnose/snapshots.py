@@ -21,8 +21,10 @@ Floats = NDArray[np.float32]
 
 MIN_PAST = 8
 """Snapshots a baseline is made of at least; fewer say nothing about the noise."""
-_INTEGER = re.compile(r"\d+(?=\.|$)")
-_LAYER = re.compile(r"\d+(?=\.)")
+LONGEST_NAME = 1_000
+"""Characters of a name that is looked at for layers; no module is nested so deeply."""
+_INTEGER = re.compile(r"(?<!\d)\d{1,9}(?=\.|$)")
+_LAYER = re.compile(r"(?<!\d)\d{1,9}(?=\.)")
 _VECTOR_WORDS = re.compile(
     r"bias|norm|(?<![a-z])(ln|bn|gn|rms)(?![a-z])|gamma|beta|(?<![a-z])scale", re.IGNORECASE
 )
@@ -179,7 +181,8 @@ def families(
     """All families of at least ``least`` like layers, in network order of their first member."""
     groups: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]] = {}
     for column, name in enumerate(names):
-        for found in _INTEGER.finditer(name):
+        # Each number of a name makes a template as long as the name.
+        for found in _INTEGER.finditer(name) if len(name) <= LONGEST_NAME else ():
             template = f"{name[: found.start()]}*{name[found.end() :]}"
             key = (template, shapes.get(name, ()))
             groups.setdefault(key, []).append((int(found.group()), column))

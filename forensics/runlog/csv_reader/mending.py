@@ -29,7 +29,10 @@ _OUTSIDE_BRACKETS = r"{d}(?![^()]*\))"
 _FEW_STRIDES = 16
 """Strides that lie between a row and the next one at most where no bytes are lost."""
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
-_PLAIN_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf)\s*")
+# A dot between the digits or none: `\d+\.?\d*` would try every split of a cell of a million digits.
+_PLAIN_FLOAT = re.compile(
+    r"[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf)\s*"
+)
 
 
 @dataclass(frozen=True)

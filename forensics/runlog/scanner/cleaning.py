@@ -27,7 +27,7 @@ RANK_PREFIX = re.compile(
 torchrun's ``[host:3]:``, and Ray's ``(RayTrainWorker pid=9, ip=10.0.0.1)``."""
 _ESCAPED = re.compile(rb"\\(u[0-9a-fA-F]{4}|.)")
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"\\": b"\\", b"/": b"/"}
-_QUOTED_LINE = re.compile(rb'^\s*"(.*?)"?,?$', re.MULTILINE)
+_QUOTED_LINE = re.compile(rb'^[ \t]*"(.*?)"?,?$', re.MULTILINE)
 _NOTEBOOK = (b'"cell_type"', b'"output_type"')
 _DOCKER_LINE = re.compile(rb'^\{"log":"(.*)","stream":"\w+"(?:,"[^}]*)?\}$', re.MULTILINE)
 _NARROWEST, _WIDEST = 60, 400

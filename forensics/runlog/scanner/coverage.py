@@ -46,6 +46,7 @@ def training_rows(table: StepTable) -> BoolArray:
 
 def usual_distance(step: IntArray) -> int:
     """The median distance between rows, in steps; 1 for fewer than two rows."""
-    if len(step) < 2 or step[-1] - step[0] + 1 == len(step):
+    # As Python's integers: the distance of two damaged steps may not fit 64 bits.
+    if len(step) < 2 or int(step[-1]) - int(step[0]) + 1 == len(step):
         return 1
     return max(int(np.median(np.diff(step))), 1)

@@ -24,7 +24,8 @@ def spacing_of(rate: FloatArray) -> FloatArray:
         rate: learning rates, finite and at least 0, shape (n,).
     """
     some = rate[:: max(len(rate) // _LOOKED_AT, 1)]
-    single = (some == some.astype(np.float32)).all()
+    with np.errstate(over="ignore"):  # a rate that no single holds is none
+        single = (some == some.astype(np.float32)).all()
     digits, decimals = np.max([_written(float(value)) for value in some], axis=0)
     with np.errstate(divide="ignore"):
         exponent = np.floor(np.log10(np.maximum(rate, 1e-300)))
