@@ -12,7 +12,7 @@ Evidence
     The norm before the clip, the norm at the optimizer's entry and the loss scale.
 
 Silent when
-    The scale is below 4, the norms after the clip are derived instead of measured, the norm before
+    The scale is below 16, the norms after the clip are derived instead of measured, the norm before
     the clip is that of gradients that were still scaled (``grads_scaled``), or fewer than 3 steps
     or half of the steps are like this.
 """
@@ -38,7 +38,7 @@ class Thresholds:
     """How closely the norms must repeat the scale, and how often."""
 
     slack: float = threshold(0.02, "relative; norms in bf16 are off by up to 0.8 %")
-    scale: float = threshold(4.0, "below that a clip may come to the same quotient by chance")
+    scale: float = threshold(16.0, "smaller factors a loop may divide by for another reason")
     least: int = threshold(3, "steps; one or two are rows of a log gone wrong")
     share: float = threshold(0.5, "of the steps that can tell; chance never repeats itself so")
 

@@ -51,7 +51,7 @@ def test_silent_where_the_norms_cannot_tell() -> None:
     still_scaled = {**twice(), "grads_scaled": np.ones(200, dtype=bool)}
     assert found(double_unscale, run_of(still_scaled, MEASURED)) == []
     norm = scaled()["grad_l2_pre_clip"]
-    small = scaled(grad_l2_post_clip=norm / 2) | {"scaler_scale": np.full(200, 2.0)}
+    small = scaled(grad_l2_post_clip=norm / 8) | {"scaler_scale": np.full(200, 8.0)}
     assert found(double_unscale, run_of(small, MEASURED)) == []
 
 
