@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import spare_the_input
-from forensics.cli.reading_options import reading_of, reading_options
+from forensics.cli.reading_options import judging_progress, reading_of, reading_options
 from forensics.cli.streams import say, write_stdout
 from forensics.errors import ExitCode, OutputError, UsageError
 from forensics.runlog.log_facts import PER_STEP, LogFacts
@@ -142,4 +142,4 @@ def _report(run: Run) -> str:
     from forensics.diagnose.engine import diagnose
     from forensics.render.output import look_of, render
 
-    return render([diagnose(run)], "text", look=look_of(sys.stdout))
+    return render([diagnose(run, progress=judging_progress())], "text", look=look_of(sys.stdout))

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_terminal
-from forensics.cli.reading_options import reading_of, reading_options
+from forensics.cli.reading_options import judging_progress, reading_of, reading_options
 from forensics.diagnose.chart_series import chart_series
+from forensics.diagnose.engine import diagnose
 from forensics.errors import ExitCode
 from forensics.render.run_plot import draw_run
 from forensics.runlog.run import load_run
@@ -40,7 +41,7 @@ def plot(
     prepare("plot", out, show, (run,))
     loaded = load_run(run, reading_of(format_in, mapping))
     out = out or (None if show else beside(loaded.path, "run"))
-    diagnosis = loaded.diagnose()
+    diagnosis = diagnose(loaded, progress=judging_progress())
     series = chart_series(loaded, diagnosis)
     if show:
         put_terminal([("", series)], ("loss", "norm", "lr", "scale"))

@@ -13,6 +13,7 @@ from forensics.errors import UsageError
 from forensics.runlog.reading import Reading
 
 F = TypeVar("F", bound=Callable[..., Any])
+Progress = Callable[[int, int], None]
 _PATIENCE = 1.0
 """Seconds after which a reader at a terminal is told how far it is."""
 _PAUSE = 0.2
@@ -52,16 +53,28 @@ def reading_of(format_in: str, mapping: Iterable[str]) -> Reading:
                 f"{text!r} is not COLUMN=NAME", where="--map", hint="as in --map loss=train/loss"
             )
         pairs[target.strip()] = source.strip()
+    return Reading(format_in=format_in, mapping=pairs, progress=_progress(_read))
+
+
+def judging_progress() -> Progress | None:
+    """What ``diagnose`` tells its rules to; None where nobody watches."""
+    return _progress(_judged)
+
+
+def _progress(words: Callable[[int, int], str]) -> Progress | None:
     watched = sys.stderr is not None and sys.stderr.isatty()
-    return Reading(
-        format_in=format_in, mapping=pairs, progress=_Progress().tell if watched else None
-    )
+    return _Progress(words).tell if watched else None
 
 
 class _Progress:
-    """One line on standard error that is redrawn, and wiped at the end."""
+    """One line on standard error that is redrawn, and wiped at the end.
 
-    def __init__(self) -> None:
+    Args:
+        words: what is done, of how much.
+    """
+
+    def __init__(self, words: Callable[[int, int], str]) -> None:
+        self._words = words
         self._start = time.monotonic()
         self._told = 0.0
 
@@ -73,13 +86,23 @@ class _Progress:
             self._start, self._told = now, 0.0
         elif now - self._start > _PATIENCE and now - self._told > _PAUSE:
             self._told = now
-            click.echo(f"\r\x1b[K{_told(done, total, now - self._start)}", nl=False, err=True)
+            told = self._words(done, total) + _left(done, total, now - self._start)
+            click.echo(f"\r\x1b[K{told}", nl=False, err=True)
 
 
-def _told(done: int, total: int, seconds: float) -> str:
-    """Such as ``reading: 12 of 40 MiB (30 %), 0:07 left``."""
-    told = f"reading: {done >> 20:,} of {total >> 20:,} MiB ({100 * done // max(total, 1)} %)"
+def _read(done: int, total: int) -> str:
+    """``reading: 12 of 40 MiB (30 %)``."""
+    return f"reading: {done >> 20:,} of {total >> 20:,} MiB ({100 * done // max(total, 1)} %)"
+
+
+def _judged(done: int, total: int) -> str:
+    """``judging: 12 of 48 rules``."""
+    return f"judging: {done} of {total} rules"
+
+
+def _left(done: int, total: int, seconds: float) -> str:
+    """``, 0:07 left``; empty where nothing is done yet."""
     if not done:
-        return told
+        return ""
     left = round(seconds * (total - done) / done)
-    return f"{told}, {left // 60}:{left % 60:02} left"
+    return f", {left // 60}:{left % 60:02} left"

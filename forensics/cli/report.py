@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import put, report_output_options, spare_the_input
-from forensics.cli.reading_options import reading_of, reading_options
+from forensics.cli.reading_options import judging_progress, reading_of, reading_options
 from forensics.cli.streams import say
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
@@ -123,6 +123,7 @@ def _diagnose_all(
                 select=settings.select,
                 ignore=settings.ignore,
                 thresholds=settings.thresholds,
+                progress=judging_progress(),
             )
         except InputError as error:
             errors.append({"path": path, "message": error.line()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ def diagnose(
     ignore: Collection[str] = (),
     thresholds: Overrides | None = None,
     rules: Sequence[Rule] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Run every rule and weigh what they found.
 
@@ -39,6 +40,7 @@ def diagnose(
         ignore: ids of rules to leave out.
         thresholds: settings that replace rules' defaults.
         rules: the rules to choose from (default: all of ``RULES``).
+        progress: told after each rule how many are done, and of how many.
 
     Raises:
         UsageError: a rule id or threshold name that does not exist.
@@ -53,10 +55,12 @@ def diagnose(
     settings = {r.id: _settings(r, (thresholds or {}).get(r.id, {})) for r in chosen}
     outcomes: list[RuleOutcome] = []
     findings: list[Finding] = []
-    for rule in chosen:
+    for done, rule in enumerate(chosen, start=1):
         outcome, found = _apply(rule, signals, settings[rule.id])
         outcomes.append(outcome)
         findings += found
+        if progress is not None:
+            progress(done, len(chosen))
     findings.sort(key=lambda f: (-f.severity, f.first_step))
     with np.errstate(all="ignore"):  # a log may hold any number, and ratios of any two
         verdict = weigh(signals, tuple(findings), tuple(outcomes))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import select
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from forensics.cli import reading_options
-from forensics.cli.reading_options import reading_of
+from forensics.cli.reading_options import judging_progress, reading_of
+from forensics.diagnose.engine import diagnose
 from forensics.errors import InputError
 from forensics.runlog.run import load_run
+from tests.unit.diagnose.step_logs import calm, run_of
 
 pty = pytest.importorskip("pty")
 
@@ -89,6 +93,19 @@ def test_the_line_is_wiped_before_an_error(shown: Callable[..., bytes], tmp_path
 
 def test_a_pipe_hears_nothing() -> None:
     assert reading_of("", ()).progress is None
+    assert judging_progress() is None
+
+
+def test_a_terminal_sees_how_many_rules_have_judged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading_options, "_PATIENCE", -1.0)
+    monkeypatch.setattr(reading_options, "_PAUSE", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    diagnose(run_of(calm(50)).run, progress=judging_progress())
+    seen = capsys.readouterr().err
+    assert re.search(r"judging: 1 of \d+ rules, 0:0\d left", seen)
+    assert seen.endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize(
@@ -100,4 +117,5 @@ def test_a_pipe_hears_nothing() -> None:
     ],
 )
 def test_what_is_told(done: int, seconds: float, told: str) -> None:
-    assert reading_options._told(done, 40 << 20, seconds) == told
+    of = 40 << 20
+    assert reading_options._read(done, of) + reading_options._left(done, of, seconds) == told
