@@ -30,9 +30,10 @@ _DEATHS = (
     + rb")",
     rb"(?P<fatal>Fatal Python error[^\n]{0,80})",
     rb"(?P<thrown>terminate called [^\n]*)",
-    rb"(?P<nccl>[^\n]{0,200}Watchdog caught collective operation timeout[^\n]{0,80})",
+    rb"(?P<nccl>[^\n]{0,200}Watchdog caught collective operation timeout[^\n]*)",
     rb"(?P<slurm>slurmstepd: error: [^\n]*(?:CANCELLED|oom|OOM|Exceeded)[^\n]*)",
     rb"(?P<srun>srun: error: [^\n]*(?:Killed|Out Of Memory|Segmentation fault|Aborted)[^\n]{0,80})",
+    rb"(?P<command>Command (?:exited with non-zero status|terminated by signal) \d+)",
     rb"(?P<queue>=>> PBS: job killed[^\n]*|TERM_[A-Z]+: job killed[^\n]*)",
     rb"(?P<elastic>(?:traceback *: )?Signal \d+ \(SIG\w+\) received by PID \d+"
     rb"|[^\n]{0,120}Received \d+ death signal[^\n]{0,80})",

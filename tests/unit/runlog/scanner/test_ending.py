@@ -37,6 +37,13 @@ def ended(text: str) -> str:
         (TRACE, "a traceback that was cut off"),
         (f"{TRACE}mylib.Oops: no data\n", "mylib.Oops: no data"),
         (f"{TRACE}KeyboardInterrupt\nRuntimeError: of a worker\n", "RuntimeError: of a worker"),
+        (
+            "[rank3]:[E1115 10:11:12.123 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)="
+            "600000) ran for 600010 milliseconds before timing out.\n",
+            "[E1115 10:11:12.123 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught",
+        ),
+        ("Command terminated by signal 9\n", "Command terminated by signal 9"),
         ("Terminated\n", "Terminated"),
         ("run.sh: line 9: 77 Terminated              python train.py\n", "run.sh: line 9: 77 Term"),
         ("[1]  + 1234 killed     python train.py\n", "+ 1234 killed"),
