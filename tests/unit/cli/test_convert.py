@@ -13,7 +13,7 @@ import pytest
 from forensics.cli import main
 from forensics.runlog.run import load_run
 from forensics.runlog.steps_csv import read_steps
-from tests.unit.runlog.importers.samples import SAMPLES
+from tests.unit.runlog.importers.samples import FILES, SAMPLES
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ SICK = records(
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_the_table_comes_back_value_for_value(name: str) -> None:
-    source = write("source.log", SAMPLES[name])
+    source = write(FILES.get(name, "source.log"), SAMPLES[name])
     assert main(["convert", source, "--out", "steps.csv"]) == 0
     first, again = load_run(source).steps, read_steps(Path("steps.csv"))
     assert set(first) <= set(again)
