@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from forensics.errors import InputError, UsageError
@@ -36,6 +35,8 @@ def no_such_format(name: str, importers: Sequence[Importer]) -> UsageError:
 
 def _meant(name: str, importers: Sequence[Importer]) -> list[str]:
     """The formats with a name in their own or in their description, then those spelled alike."""
+    from difflib import get_close_matches
+
     names = [importer.name for importer in importers]
     bare = _bare(name)
     parts = [n for n in names if len(bare) > 2 and (bare in _bare(n) or _bare(n) in bare)]
