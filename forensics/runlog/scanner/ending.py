@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import cache
 
 from forensics.frozen import dataclass
 from forensics.runlog.log_facts import INTERRUPT
@@ -38,7 +39,13 @@ _DEATHS = (
     rb"(?P<elastic>(?:traceback *: )?Signal \d+ \(SIG\w+\) received by PID \d+"
     rb"|[^\n]{0,120}Received \d+ death signal[^\n]{0,80})",
 )
-_DEATH = re.compile(rb"(?m)^[ \t]{0,8}(?:" + rb"|".join(_DEATHS) + rb")\s*$")
+_WORDS = (
+    *(b"Traceback", b"Error", b"Exception", b"Interrupt", b"Failure", b"illed", b"erminated"),
+    *(b"egmentation fault", b"Bus error", b"Floating point", b"Aborted", b"Illegal instruction"),
+    *(b"Fatal Python", b"CUDA", b"terminate called", b"Watchdog", b"slurmstepd", b"srun:"),
+    *(b"PBS:", b"TERM_", b"Signal ", b"death signal", b"Command "),
+)
+"""Of which one is in every line of death: most logs have none, and nothing is to be compiled."""
 _TRACEBACK = re.compile(rb"(?m)^[ \t]{0,8}Traceback \(most recent call last\):")
 _EXCEPTION = re.compile(rb"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?::|\s*$)")
 _MEASURED = re.compile(rb"\w+:\s*[-+]?[\d.]+(?:e[-+]?\d+)?\s*%?\s*$")
@@ -76,12 +83,14 @@ def crash_after(tail: bytes, is_record: Callable[[bytes], bool]) -> Crash | None
         tail: the last part of the clean text.
         is_record: does a text hold records of the training? What comes before one was survived.
     """
+    if not any(word in tail for word in _WORDS):
+        return None
     # torchrun puts the rank before what a process writes on standard error, its end alone maybe.
     tail = RANK_PREFIX.sub(b"", tail)
     traces = [m.start() for m in _TRACEBACK.finditer(tail)]
     deaths = [
         death
-        for death in _DEATH.finditer(tail)
+        for death in _death().finditer(tail)
         if not _swallowed(tail, death.start())
         if traces or not _MEASURED.fullmatch(death.group("raised") or b"")
     ]
@@ -94,6 +103,11 @@ def crash_after(tail: bytes, is_record: Callable[[bytes], bool]) -> Crash | None
     told = [_crash(tail, death.start(), death.group()) for death in deaths]
     own = [crash for crash in told if not any(name in crash.text for name in _SECOND_HAND)]
     return (own or told)[0]
+
+
+@cache
+def _death() -> re.Pattern[bytes]:
+    return re.compile(rb"(?m)^[ \t]{0,8}(?:" + rb"|".join(_DEATHS) + rb")\s*$")
 
 
 def _swallowed(tail: bytes, start: int) -> bool:
