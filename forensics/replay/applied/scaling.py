@@ -128,10 +128,8 @@ def updated_too_often(facts: StepFacts) -> Origin | None:
     """
     events = facts.events
     steps, calls = len(events.scaled_steps), len(events.updates)
-    if not events.scalers or not steps or calls <= steps:
-        return None
-    kept = len(events.scalers) > 1 and calls <= len(events.scalers)
-    if kept:  # one update for each of several scalers
+    due = max(steps, len(events.scalers))  # one for each of several scalers
+    if not events.scalers or not steps or calls <= due:
         return None
     return applied_origin(
         facts,
