@@ -63,7 +63,7 @@ def search_folder(folder: Path, files: Sequence[str], folders: Sequence[str]) ->
     logs: list[LogFile] = []
     passed: list[Path] = []
     named = [folder / name for name in files if is_log_name(name)]
-    for path in sorted(named, key=natural):
+    for path in sorted(filter(Path.is_file, named), key=natural):  # no pipe, no device
         choice = glance(path)
         if choice is None:
             passed.append(path)

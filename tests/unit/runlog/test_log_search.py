@@ -62,6 +62,15 @@ def test_what_is_no_log_is_passed_over_and_what_is_not_called_one_is_not_opened(
     ]
 
 
+def test_pipes_devices_and_dead_links_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "dead.log").symlink_to(tmp_path / "nothing")
+    (tmp_path / "zero.log").symlink_to("/dev/zero")
+    start = time.monotonic()
+    assert search_folder(tmp_path, ["pipe.log", "dead.log", "zero.log"], []).passed == ()
+    assert time.monotonic() - start < 4
+
+
 def test_a_log_below_much_source_code_is_found(tmp_path: Path) -> None:
     code = "loss = model(x)  # the code that trains\n" * 4000
     (tmp_path / "it.log").write_text(code + SAMPLES["modded-nanogpt"])
