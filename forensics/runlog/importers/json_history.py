@@ -18,7 +18,7 @@ from forensics.runlog.importers.importer import LIKELY, POSSIBLE, Importer, Matc
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.documents import History, Record, history_in, salvaged
-from forensics.runlog.scanner.epochs import by_epoch
+from forensics.runlog.scanner.epochs import by_epoch, refuse_settings
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.records import RecordRows, flat_objects, json_object
 from forensics.runlog.scanner.source import LogSource
@@ -68,6 +68,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = RecordRows(source.log, replace(reading, mapping=mapping))
     rows.add_all(history.records)
     table = rows.table(json_history.name, LogFacts(notes=history.notes), source.path)
+    refuse_settings(table, source.path)
     return by_epoch(table) if "step" not in reading.mapping else table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,13 @@ from forensics.runlog.scanner.same_step import merge_same_step
 from forensics.runlog.steps import BoolArray, Column, FloatArray, StepTable
 
 _UNNUMBERED = "missing-step-column"
+_NAMED = frozenset(
+    (
+        *("name", "model", "model name", "run", "run name", "run id", "experiment", "trial"),
+        *("experiment name", "config", "method", "dataset", "fold", "seed"),
+    )
+)
+"""What columns are called that tell experiments apart."""
 
 
 def by_epoch(table: StepTable) -> StepTable:
@@ -46,20 +54,31 @@ def by_epoch(table: StepTable) -> StepTable:
 
 
 def refuse_settings(table: StepTable, where: object) -> None:
-    """Refuse rows that nothing dates and that hold a learning rate alone: settings of experiments.
+    """Refuse rows that nothing dates and that are experiments: their settings, or their results.
 
     Raises:
-        InputError: they are such.
+        InputError: they hold a learning rate alone, or a name each as experiments have.
     """
     counted = any(repair.kind == _UNNUMBERED for repair in table.repairs)
+    if not counted or "epoch" in table:
+        return
     told = [name for name in TELLING if name != "lr" and table.has(name)]
-    if counted and not told and "epoch" not in table:
-        raise InputError(
-            "holds learning rates and neither steps, epochs nor losses: a table of settings, not "
-            "the log of a run",
-            where=where,
-            hint="--map loss=NAME says which column is the loss",
-        )
+    if told and not any(_names_each(table, name) for name in table):
+        return
+    raise InputError(
+        "has neither steps nor epochs, and its rows look like experiments: a table of settings or "
+        "results, not the log of a run",
+        where=where,
+        hint="--map step=NAME says which column numbers the steps of one run",
+    )
+
+
+def _names_each(table: StepTable, name: str) -> bool:
+    """Is it a column that calls most rows something of their own?"""
+    if re.sub(r"[\W_]+", " ", name.lower()).strip() not in _NAMED:
+        return False
+    values = table[name][table.present(name)]
+    return len(values) > 1 and len(np.unique(values)) * 2 > len(values)
 
 
 def _validated_each_time(table: StepTable) -> StepTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -51,10 +52,21 @@ def test_lightning_of_older_versions_has_epoch_and_step_last(tmp_path: Path) -> 
 
 def test_a_table_of_settings_is_no_log(tmp_path: Path) -> None:
     rows = "".join(f"64,{n},0.0{n},{n}.5\n" for n in range(1, 6))
-    with pytest.raises(InputError, match="table of settings"):
+    with pytest.raises(InputError, match="rows look like experiments"):
         read(tmp_path, "hidden_size,n_layers,learning_rate,total_time\n" + rows)
-    with pytest.raises(InputError, match="table of settings"):
+    with pytest.raises(InputError, match="rows look like experiments"):
         read(tmp_path, lines_of([{"n_layers": n, "learning_rate": 0.5 / n} for n in (1, 2, 3)]))
+
+
+def test_a_table_of_results_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="rows look like experiments"):
+        read(tmp_path, "Model,train_loss,val_loss\nsmall,2.5,2.6\nbig,2.0,2.2\nwide,1.5,2.0\n")
+    with pytest.raises(InputError, match="rows look like experiments"):
+        read(tmp_path, lines_of([{"trial": n, "lr": 0.5 / n, "loss": 1.0 / n} for n in (1, 2, 3)]))
+    with pytest.raises(InputError, match="rows look like experiments"):
+        read(tmp_path, json.dumps([{"trial": n, "loss": 1.0 / n} for n in (1, 2, 3)], indent=1))
+    same_model = read(tmp_path, "model,loss\n" + "".join(f"small,{3.0 / n}\n" for n in (1, 2, 3)))
+    assert column(same_model, "loss") == [3.0, 1.5, 1.0]
 
 
 def test_keras_counts_epochs(tmp_path: Path) -> None:
