@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from forensics.diagnose.chart_axis import Axis, Layout, axis_of
-from forensics.diagnose.excerpts import Excerpt
+from forensics.diagnose.excerpts import Excerpt, excerpts_of
 from forensics.diagnose.finding import Finding, Severity
 from forensics.render.page import Page
 from forensics.render.safe_text import display_width
 from forensics.render.sparkline import BLOCKS, blocks, put_sparklines, shows
+from tests.unit.diagnose.step_logs import FP32, calm, run_of
 
 NAN = float("nan")
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -180,6 +183,30 @@ def test_no_line_is_wider_than_the_page(width: int, size: float) -> None:
     lines = drawn(excerpt(values, 40, 90, first=123_456_789), width=width)
     assert all(display_width(line) <= width for line in lines)
     assert lines or width < 80
+
+
+ANY = st.one_of(
+    st.floats(-1e3, 1e3),
+    st.sampled_from([NAN, float("inf"), -float("inf"), 0.0, 1e308, -1e308, 5e-324]),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_any_log_is_drawn_within_the_page_and_shows_what_is_bad(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 300))
+    values = np.array(data.draw(st.lists(ANY, min_size=rows, max_size=rows)))
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, rows - 1)] * 2)))
+    width = data.draw(st.integers(40, 100))
+    one = Finding(rule="x", severity=Severity.INFO, message="", first_step=first, last_step=last)
+    signals = run_of(calm(rows, loss=values, grad_l2_pre_clip=np.abs(values)), FP32)
+    found = replace(one, excerpts=tuple(excerpts_of(signals, one)))
+    page = Page(width, ascii_only=True)
+    put_sparklines(page, found, indent=20, told=set())
+    lines = page.text().splitlines()
+    assert all(len(line) <= width and line.isascii() for line in lines)
+    if width >= 80 and not np.isfinite(values[first : last + 1]).all():
+        assert any("!" in line for line in lines)
 
 
 def test_colour_says_the_same_and_paints_the_finding_by_severity_and_the_bad_in_red() -> None:
