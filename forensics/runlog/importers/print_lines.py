@@ -24,6 +24,7 @@ from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.overflow_notes import OverflowNotes, hints_of
 from forensics.runlog.scanner.printed_counts import Count, numbered
 from forensics.runlog.scanner.printed_lines import (
+    KnownShapes,
     PrintedLine,
     begins_validation,
     epoch_heading,
@@ -93,7 +94,7 @@ def read_lines(source: LogSource, name: str) -> StepTable:
         name: of the importer that reads it.
     """
     notes = OverflowNotes()
-    found = _told_apart(_without_stale(list(_found(source, notes))))
+    found = _told_apart(_without_stale(_with_pairs(list(_found(source, notes)))))
     main = _main(found)
     steps, epochs, note = numbered(_counts([row for row in found if main(row)]))
     rows = Rows(source.log)
@@ -114,7 +115,7 @@ def read_lines(source: LogSource, name: str) -> StepTable:
 
 def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
     """The lines of the loop, in order, each with the overflow notes before it."""
-    shapes = _shapes(source.head())
+    shapes = KnownShapes(_shapes(source.head()))
     above = _Headings()
     for block in source.blocks():
         for piece in pieces(block):
@@ -122,9 +123,12 @@ def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
                 notes.take(piece)
                 continue
             line = printed_line(piece)
-            if line is None or (shapes and line.shape not in shapes):
+            shape = None if line is None else shapes.known(line.shape)
+            if line is None or shape is None:
                 above.see(piece)
                 continue
+            if line.shape != shape:
+                line = line._replace(shape=shape)
             cells = above.cells_of(line)
             epoch = above.epoch if line.counted.epoch is None else line.counted.epoch
             noted = notes.cells() if "loss" in cells else {}
@@ -229,6 +233,33 @@ def _told_apart(rows: list[_Row]) -> list[_Row]:
         else row
         for row in rows
     ]
+
+
+def _with_pairs(rows: list[_Row]) -> list[_Row]:
+    """The rows, with ``Batch 4/203700`` as the epoch and the batch where it counts to no end.
+
+    What follows the slash goes on from line to line, while what is before it stays.
+    """
+    by_shape: dict[bytes, list[Count]] = {}
+    for row in rows:
+        by_shape.setdefault(row.shape, []).append(row.own)
+    pairs = {shape for shape, counts in by_shape.items() if _are_pairs(counts)}
+    return [
+        row._replace(own=(own := Count(row.own.at, row.own.of, None)), epoch=own.epoch)
+        if row.shape in pairs
+        else row
+        for row in rows
+    ]
+
+
+def _are_pairs(counts: Sequence[Count]) -> bool:
+    if any(count.epoch is not None or count.of is None for count in counts):
+        return False
+    ends: dict[int | None, list[int]] = {}
+    for count in counts:
+        ends.setdefault(count.at, []).append(count.of or 0)
+    rising = all(of[-1] >= of[0] for of in ends.values())
+    return rising and len({count.of for count in counts}) > max(len(ends), 2)
 
 
 def _without_stale(rows: list[_Row]) -> list[_Row]:

@@ -28,8 +28,8 @@ _GLOBAL = re.compile(
     rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,4}(\d{1,12}))?(?![\w.])"
 )
 _AT = re.compile(
-    rb"(?i)(?<![a-z])(?:steps?|iter(?:ation)?s?|it|batch|update|%b)[ \t:=#\[(]{1,12}"
-    rb"(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,2}(\d{1,12}))?(?![\w.%%])"
+    rb"(?i)(?<![a-z])(?:steps?|iter(?:ation)?s?|it|batch|(?:n(?:um_)?)?updates?|%b)"
+    rb"[ \t:=#\[(]{1,12}(\d{1,12})(?:[ \t]{0,2}/[ \t]{0,2}(\d{1,12}))?(?![\w.%%])"
     % "训练次数|训练步数|迭代次数".encode()
 )
 _NESTED = re.compile(
@@ -40,13 +40,17 @@ _NESTED = re.compile(
 _PAIRED = re.compile(rb"^[^\w\[]{0,4}\[[ \t]{0,6}(\d{1,9}),[ \t]{1,9}(\d{1,12})[ \t]{0,2}\]")
 """``[3,  2000]`` in front of all: the epoch, and the batch within it."""
 _OF = re.compile(rb"[\[(][ \t]{0,6}(\d{1,12})/(\d{1,12})|(?<![\w./])(\d{1,12})/(\d{1,12}) ?\[")
+_OF_EPOCH = re.compile(rb"\|[ \t]{1,3}(\d{1,12})/(\d{1,12})[ \t]{1,3}\|")
+"""``| Epoch 35 | 83/332 |``: the batch, on a line that tells the epoch."""
 _EPOCH = re.compile(rb"(?i)(?<![a-z])(?:epoch|ep)[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.%])")
 _HEADING = re.compile(rb"(?i)^[^\n]{0,60}\bepoch[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.])")
 _RATE = re.compile(rb"[\d:?]{1,12}<[\d:?]{1,12},[ \t]{0,3}[\d.?]{1,12} ?(?:\w{1,9}/s|s/\w{1,9})")
 _BAR = re.compile(rb"\|[^|\n]{0,200}\||\[[=>.# -]{3,200}\]")
 _FIGURE = re.compile(NUMBER)
+_MEASURED = re.compile(rb"(?:#(?:days?,|[dhms]|[kKMGT]i?B?)?:?)+")
+"""One number or a time in a shape, with the unit behind it."""
 _VALIDATION = re.compile(
-    rb"(?i)\b(?:val|valid|validation|validating|eval|evaluating|evaluation|test|testing|dev)\b"
+    rb"(?i)\b(?:val|valid|cv|validation|validating|eval|evaluating|evaluation|test|testing|dev)\b"
     rb"|" + "测试|验证".encode()
 )
 _BEGINS_VALIDATION = re.compile(
@@ -62,10 +66,14 @@ _NOTED = re.compile(rb"(?:\[[^\]\n]{1,60}\] ?){0,4}(?:" + NOTE + rb")")
 _KEPT = frozenset(
     ("loss", "val_loss", "lr", "grad_l2_pre_clip", "grad_l2_post_clip", "scaler_scale")
 )
+_NAMES = {"grad": "grad_l2_pre_clip"}
+"""What names mean beside a loss, that mean nothing alone."""
 _FEWEST = 3
 """Lines of one shape that make a log, where they count something."""
 _FEWEST_UNCOUNTED = 10
 """The same where nothing on them counts."""
+_MOST_SHAPES = 10_000
+"""How many shapes of lines are compared with those of the loop."""
 _LONGEST = 1000
 """Bytes of a line; longer ones are no print of a training loop."""
 
@@ -152,6 +160,42 @@ def shapes_of(lines: Iterable[PrintedLine]) -> frozenset[bytes]:
     return shapes if shapes & training else frozenset()
 
 
+class KnownShapes:
+    """The shapes of a loop's lines, and what is one of them but for a unit or a remark.
+
+    ``eta 1 day, 0:12:01`` becomes ``eta 23:59:59`` in a long log, ``812MB`` becomes ``1.1GB``, and
+    ``*best*`` follows some losses.
+    """
+
+    def __init__(self, shapes: frozenset[bytes]) -> None:
+        self._shapes: dict[bytes, bytes | None] = {shape: shape for shape in shapes}
+        self._alike: dict[bytes, bytes] = {}
+        for shape in sorted(shapes):
+            for key in _likeness(shape):
+                self._alike.setdefault(key, shape)
+
+    def known(self, shape: bytes) -> bytes | None:
+        """The shape of the loop's lines that a line has, or None where it has none of them."""
+        if not self._alike:
+            return shape
+        if shape not in self._shapes:
+            if len(self._shapes) > _MOST_SHAPES:
+                return None
+            alike = (self._alike[key] for key in _likeness(shape) if key in self._alike)
+            self._shapes[shape] = next(alike, None)
+        return self._shapes[shape]
+
+
+def _likeness(shape: bytes) -> Iterator[bytes]:
+    """A shape without units and parts of a time; and what it begins with, down to the loss."""
+    coarse = _MEASURED.sub(b"#", shape)
+    yield coarse
+    loss = coarse.lower().find(b"loss")
+    end = coarse.find(b"#", loss)
+    if b"#" in coarse[:loss] and end >= 0:
+        yield coarse[:end]
+
+
 def _cells(line: bytes) -> tuple[dict[str, float], bool]:
     """Column → number, for the names on a line that are columns; and whether one is the loss.
 
@@ -164,7 +208,8 @@ def _cells(line: bytes) -> tuple[dict[str, float], bool]:
         if value is None:
             continue
         name = text.decode("ascii", errors="replace")
-        column = canonical_name(name) or canonical_name(name.rpartition(" ")[2])
+        last = name.rpartition(" ")[2]
+        column = canonical_name(name) or canonical_name(last) or _NAMES.get(last.lower())
         if column in _KEPT:
             cells.setdefault(column, value)
         elif column is None:
@@ -193,6 +238,8 @@ def _count(line: bytes) -> Count:
     epoch = _EPOCH.search(line)
     rest = line if epoch is None else line[: epoch.start()] + b" " + line[epoch.end() :]
     found = through or _AT.search(rest) or _OF.search(rest)
+    if found is None and epoch is not None:
+        found = _OF_EPOCH.search(rest)
     at, of = None, None
     if found is not None:
         told = [group for group in found.groups() if group is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from forensics.errors import InputError
@@ -311,3 +312,55 @@ def test_a_validation_that_is_worded_as_the_training_is_told_by_what_it_counts_t
     assert table["loss"].max() < 4
     assert table["val_loss"][4] == 7.0
     assert not table.earlier
+
+
+def test_a_batch_that_counts_to_no_end_follows_the_epoch(tmp_path: Path) -> None:
+    """WeNet's ``Batch 4/200``, which each rank prints, with the CV's among them."""
+    lines = [
+        f"2023-01-30 18:47:0{rank},107 DEBUG TRAIN Batch {epoch}/{batch} "
+        f"loss {9 - epoch}.{batch} loss_att 10.9 lr 0.0003 rank {rank}"
+        for epoch in (0, 1)
+        for batch in (0, 100, 200)
+        for rank in (0, 1)
+    ]
+    cv = "2023-01-30 18:49:55,773 DEBUG CV Batch 0/{} loss 28.5 history loss 27.9 rank 0"
+    lines[6:6] = [cv.format(batch) for batch in (0, 100, 200)]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [0, 100, 200, 201, 301, 401]
+    assert table["loss"].tolist() == [9.0, 9.1, 9.2, 8.0, 8.1, 8.2]
+    assert table["val_loss"][table.present("val_loss")].tolist() == [28.5]
+
+
+def test_a_batch_between_bars_is_of_the_epoch_on_its_line(tmp_path: Path) -> None:
+    """Demucs, whose ``Grad`` is the norm of the gradients."""
+    lines = [
+        line
+        for epoch in (1, 2, 3)
+        for line in (
+            *(
+                f"[solver][INFO] - Train | Epoch {epoch} | {at}/9 | 0.89 it/sec | "
+                f"Loss 0.{at}1 | Grad 0.{epoch}"
+                for at in (3, 6)
+            ),
+            f"[solver][INFO] - Train Summary | Epoch {epoch} | Loss=0.5 | Grad=0.7",
+            f"[solver][INFO] - Valid Summary | Epoch {epoch} | Loss=0.6 | Nsdr=6.4",
+        )
+    ]
+    table = table_of(tmp_path, lines)
+    assert table.step.tolist() == [3, 6, 12, 15, 21, 24]
+    assert table["grad_l2_pre_clip"].tolist() == [0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
+    assert table["val_loss"][table.present("val_loss")].tolist() == [0.6, 0.6, 0.6]
+
+
+def test_lines_whose_units_or_remarks_change_later_are_still_the_loops(tmp_path: Path) -> None:
+    fill = "and so on " * 20
+    lines = [
+        f"step {n} loss {'nan' if n > 3990 else 2.5} eta {eta} mem {mem} {fill}{best}"
+        for n in range(1, 4001)
+        for eta in ("1 day, 0:12:01" if n < 3500 else "23:59:59",)
+        for mem in ("812MB" if n < 3000 else "1.1GB",)
+        for best in ("" if n < 3990 else "*best*",)
+    ]
+    table = table_of(tmp_path, [*lines, "Resumed from step 9000 where the loss was 2.1"])
+    assert table.step.tolist() == list(range(1, 4001))
+    assert np.isnan(table["loss"]).sum() == 10
