@@ -17,6 +17,7 @@ from forensics.record.disk_guard import DiskGuard
 from forensics.record.health import HealthScan
 from forensics.record.manifest_keeper import now
 from forensics.record.options import KeepPolicy
+from forensics.record.saved_file import load_saved
 from forensics.runlog.checkpoint_files import (
     CheckpointInfo,
     checkpoint_name,
@@ -192,7 +193,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         InputError: it cannot be read, or holds more than tensors and plain values.
     """
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = load_saved(path)
+    except InputError as error:
+        raise InputError(f"is no readable checkpoint (it {error.what})", where=path) from error
     except Exception as error:
         reason = why_unreadable(error)
         raise InputError(f"is no readable checkpoint ({reason})", where=path) from error

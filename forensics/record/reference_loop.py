@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from forensics.errors import ForensicsError, RecordingStoppedError, TrainingRaisedError, UsageError
+from forensics.errors import (
+    ForensicsError,
+    InputError,
+    RecordingStoppedError,
+    TrainingRaisedError,
+    UsageError,
+)
 from forensics.record.assembly import (
     assemble,
     count_tokens,
@@ -36,7 +42,7 @@ from forensics.record.run_directory import (
 from forensics.record.skip_rate import SkipRateAlarm, calibration_skips
 from forensics.record.threads import threads_for
 from forensics.record.train_step import AmpTrainState
-from forensics.record.training_state import gather_state, restore_state
+from forensics.record.training_state import gather_state, put_part, restore_state
 from forensics.runlog.files import RunLock, supersede
 from forensics.runlog.manifest import Ended, Manifest
 
@@ -211,7 +217,11 @@ def _begin(setting: _Setting, point: ResumePoint | None, lock: RunLock) -> _Reco
         say=setting.say,
     )
     state = None if recipe.step is not None else _reference_step(setting, recorder, arrival)
-    alarm, checkpoints = _watchers(setting, recorder, point)
+    try:
+        alarm, checkpoints = _watchers(setting, recorder, point)
+    except InputError as error:  # what is left of the state makes no sense
+        recorder.close(Ended("exception", first_step, error.what))
+        raise
     return _Recording(setting, state, recorder, alarm, checkpoints, first_step)
 
 
@@ -252,8 +262,13 @@ def _watchers(
         lambda steps: recorder.keeper.update(checkpoints=steps),
     )
     if point is not None and point.state is not None:
-        alarm.load_state_dict(point.state["alarm"])
-        checkpoints.load_state_dict(point.state["checkpoints"])
+        put_part("alarm", lambda s: alarm.load_state_dict(s["alarm"]), point.state, point.path)
+        put_part(
+            "checkpoints",
+            lambda s: checkpoints.load_state_dict(s["checkpoints"]),
+            point.state,
+            point.path,
+        )
         checkpoints.judge_loaded(point.state)
     return alarm, checkpoints
 

@@ -66,14 +66,18 @@ def restore_state(training: Training, state: Mapping[str, Any], *, where: object
         where: the file, for errors.
 
     Raises:
-        InputError: the state is of another training.
+        InputError: the state is of another training, or damaged.
     """
+    put_part("state", lambda whole: _restore(training, whole, where), state, where)
+
+
+def _restore(training: Training, state: Mapping[str, Any], where: object) -> None:
     if state.get("format") != FORMAT or state.get("version", 0) > VERSION:
         raise InputError("is no checkpoint that this version can resume from", where=where)
 
     def put(name: str, owner: Any, saved: Any) -> None:
         if owner is not None and saved is not None:
-            _put_part(name, owner.load_state_dict, saved, where)
+            put_part(name, owner.load_state_dict, saved, where)
 
     put("model", training.model, state["model"])
     for kind in ("optimizers", "schedulers"):
@@ -103,9 +107,17 @@ def _part(name: str, owner: Any, missing: list[str]) -> Any:
         return None
 
 
-def _put_part(name: str, load: Callable[[Any], Any], saved: Any, where: object) -> None:
+def put_part(name: str, load: Callable[[Any], Any], saved: Any, where: object) -> None:
+    """Load one part of a state; InputError where it does not fit, or makes no sense."""
     try:
         load(saved)
-    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        RuntimeError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(f"does not fit this recipe's {name}: {line}", where=where) from error

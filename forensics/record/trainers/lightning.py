@@ -62,6 +62,7 @@ class ForensicsCallback(Callback):
         self._losses: list[Tensor] = []
         self._turn = False
         self._noted: set[str] = set()
+        self._saving_at = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the run."""
@@ -111,6 +112,11 @@ class ForensicsCallback(Callback):
         if self.recorder is not None and value is not None and not trainer.sanity_checking:
             self.recorder.note(val_loss=float(value))
 
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """A state is about to be written; where, is known only afterwards."""
+        if self.recorder is not None:
+            self._saving_at = self.recorder.next_step
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Close the run."""
         self._close(trainer, None)
@@ -131,11 +137,11 @@ class ForensicsCallback(Callback):
         return torch.stack([loss.float().mean() for loss in self._losses]).sum()
 
     def _note_states(self, trainer: Any) -> None:
-        """Checkpoint files that are new since the last look."""
+        """Checkpoint files that are new since the last look: they are of the last save."""
         assert self.recorder is not None
         for path in sorted(self._states(trainer) - self._noted):
             self._noted.add(path)
-            self.recorder.saved(path)
+            self.recorder.saved(path, self._saving_at)
 
     @staticmethod
     def _states(trainer: Any) -> set[str]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from forensics.diagnose.capsule_verdict import FaultFacts
 from forensics.errors import InputError
 from forensics.record.checkpoints import why_unreadable
+from forensics.record.saved_file import load_saved
 from forensics.runlog.json_fields import FieldError, dataclass_from_json, plain_json
 from forensics.runlog.manifest import Manifest
 
@@ -143,6 +142,8 @@ def load_part(directory: Path, name: str) -> Any:
     """
     path = part(directory, name)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return load_saved(path, mmap=True)
+    except InputError as error:
+        raise InputError(f"cannot be read (it {error.what})", where=path) from error
     except Exception as error:
         raise InputError(f"cannot be read ({why_unreadable(error)})", where=path) from error
