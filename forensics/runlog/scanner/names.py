@@ -12,7 +12,9 @@ from forensics.runlog.schema import CANONICAL_NAMES, spec_of
 
 _RUN_PREFIX = re.compile(r"^.+ - (?=[^-]+$)")
 """``my-run-7 - train/loss``: a chart exported from a dashboard names the run first."""
-_PARTS = re.compile(r"^(?:train|training|trainer|optim|optimizer|metrics|perf|stats|data|fields)[/._:]")
+_PARTS = re.compile(
+    r"^(?:train|training|trainer|optim|optimizer|metrics|perf|stats|data|fields)[/._:]"
+)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Where a word begins in ``TrainLoss``."""
 _RATE = re.compile(r"^(?:lr|learning_rate)[-/_](?!\d)[\w/.]*$")
