@@ -17,13 +17,13 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _RECORD = re.compile(
-    rb"steps:[^\n|]*\|[^\n|]*\|\s*(?P<step>"
+    rb"steps:[^\n|]{0,80}\|[^\n|]{0,1000}\|\s{0,80}(?P<step>"
     + COUNT
-    + rb")/(?:\d+)\s*\[[^\n\]]*?\bav(?:e?r|g)_loss=(?P<loss>"
+    + rb")/\d{1,15}\s{0,80}\[[^\n\]]{0,400}?\bav(?:e?r|g)_loss=(?P<loss>"
     + NUMBER
     + rb")"
 )
-_TOTAL = re.compile(rb"steps:[^\n|]*\|[^\n|]*\|\s*\d+/(\d{1,15})\s*\[")
+_TOTAL = re.compile(rb"steps:[^\n|]{0,80}\|[^\n|]{0,1000}\|\s{0,80}\d+/(\d{1,15})\s*\[")
 
 
 def _sniff(head: Head) -> Match | None:
