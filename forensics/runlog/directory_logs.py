@@ -10,6 +10,7 @@ from pathlib import Path
 
 from forensics.errors import ForensicsError, InputError
 from forensics.frozen import dataclass
+from forensics.runlog.csv_reader.spans import size_of
 from forensics.runlog.foreign_logs import read_foreign
 from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.detect import Choice, detect
@@ -26,6 +27,8 @@ _WORD = re.compile(r"(?:\A|[\W_])(?:logs?|nohup|stdout|stderr|output|slurm)(?:[\
 """In a name without a suffix: ``nohup``, ``train_log``, ``slurm-4711``."""
 _PACKED = re.compile(r"\.(?:gz|zst)\Z")
 _EVENTS = "tfevents"
+_MOST_EVENTS = 8 << 20
+"""Bytes of event files that are read beside another view of the run: their reader is slow."""
 _MOST_FILES = 200
 _DEPTH = 2
 """Levels of a directory that are looked at: version_0/metrics.csv, checkpoint-500/…"""
@@ -264,6 +267,8 @@ def read_chosen(directory: Path, chosen: Chosen, reading: Reading) -> StepTable:
 
 
 def _other_view(directory: Path, view: Sequence[Path], reading: Reading) -> StepTable | None:
+    if any(_EVENTS in path.name for path in view) and sum(map(size_of, view)) > _MOST_EVENTS:
+        return None
     try:
         return of_one_run(directory, view, read_foreign(view, reading))
     except ForensicsError:  # the first one can be read, and an extra may be missing for this one

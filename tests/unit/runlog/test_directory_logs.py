@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from forensics.errors import InputError
+from forensics.runlog import directory_logs
 from forensics.runlog.directory_logs import is_log_name
+from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_run
+from forensics.runlog.steps import StepTable
 from tests.unit.runlog.importers.samples import SAMPLES, hf_state
 
 JSONL = SAMPLES["jsonl"]
@@ -139,6 +143,25 @@ def test_a_view_that_cannot_be_read_is_no_hindrance(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text(hf_state(12))
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"\x18" + bytes(11) + b"brain.Event:2")
     assert load_run(tmp_path).steps.source_format == "hf-trainer-state"
+
+
+def test_large_event_files_are_not_read_beside_another_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trainer_state.json").write_text(hf_state(12))
+    events = tmp_path / "events.out.tfevents.1.host"
+    events.write_bytes(b"\x18" + bytes(11) + b"brain.Event:2")
+    os.truncate(events, 9 << 20)
+    read: list[Path] = []
+    whole = directory_logs.read_foreign
+
+    def noted(sources: Sequence[Path], reading: Reading) -> StepTable:
+        read.extend(sources)
+        return whole(sources, reading)
+
+    monkeypatch.setattr(directory_logs, "read_foreign", noted)
+    assert load_run(tmp_path).steps.source_format == "hf-trainer-state"
+    assert events not in read
 
 
 def test_logs_in_folders_below_are_looked_at_where_there_is_none_above(tmp_path: Path) -> None:
