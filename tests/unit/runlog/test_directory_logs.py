@@ -12,6 +12,7 @@ import pytest
 from forensics.errors import InputError
 from forensics.runlog import directory_logs
 from forensics.runlog.directory_logs import is_log_name
+from forensics.runlog.foreign_logs import read_foreign
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_run
 from forensics.runlog.steps import StepTable
@@ -153,11 +154,10 @@ def test_large_event_files_are_not_read_beside_another_view(
     events.write_bytes(b"\x18" + bytes(11) + b"brain.Event:2")
     os.truncate(events, 9 << 20)
     read: list[Path] = []
-    whole = directory_logs.read_foreign
 
     def noted(sources: Sequence[Path], reading: Reading) -> StepTable:
         read.extend(sources)
-        return whole(sources, reading)
+        return read_foreign(sources, reading)
 
     monkeypatch.setattr(directory_logs, "read_foreign", noted)
     assert load_run(tmp_path).steps.source_format == "hf-trainer-state"
