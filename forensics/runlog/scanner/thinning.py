@@ -29,6 +29,8 @@ _STEADY = 8
 _WORTHWHILE = 0.75
 """Share of the rows that may remain; if more do, they are not alike, and room is made."""
 _LOOKED_AT = 1 << 16
+_MOST_RANKS = 4096
+"""Rows of one step; more in a row are no ranks but a counter that stands still."""
 
 
 class Thinning:
@@ -160,8 +162,9 @@ def _whole_steps(keep: BoolArray, step: IntArray) -> BoolArray:
     starts = np.flatnonzero(np.concatenate(([True], step[1:] != step[:-1])))
     if len(starts) == len(step):
         return keep
-    kept = np.logical_or.reduceat(keep, starts)
-    return np.repeat(kept, np.diff(starts, append=len(step)))
+    sizes = np.diff(starts, append=len(step))
+    kept = np.logical_or.reduceat(keep, starts) & (sizes <= _MOST_RANKS)
+    return keep | np.repeat(kept, sizes)
 
 
 def _usual_distance(step: IntArray) -> int:

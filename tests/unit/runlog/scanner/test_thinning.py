@@ -90,6 +90,14 @@ def test_ranks_and_parts_of_a_step_stay_together() -> None:
     assert {0, 500, 999} <= set(step[keep].tolist())
 
 
+def test_a_counter_that_stands_still_is_thinned_as_well() -> None:
+    gathered = Rows(RepairLog(10_000))
+    step = np.concatenate((np.arange(3_000), np.full(60_000, 7)))
+    gathered.extend({"step": step, "loss": np.full(len(step), 2.0)})
+    table = gathered.table("it", LogFacts())
+    assert table.step.tolist() == list(range(3_000))
+
+
 def test_both_sides_of_a_restart_are_kept() -> None:
     step = np.concatenate((np.arange(700), np.arange(333, 900)))
     keep = telling_rows(columns(step=step, loss=np.full(len(step), 2.0)), 100)
