@@ -1,0 +1,71 @@
+"""``AcceleratedRecorder`` with the real ``accelerate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from forensics import load_run
+
+pytest.importorskip("accelerate")
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, of every kind and release
+
+MICRO_BATCHES = 8
+
+
+def batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(4, 8, generator=draw) for _ in range(MICRO_BATCHES)]
+    return [(x, x.sum(1, keepdim=True)) for x in inputs]
+
+
+def trained(run_dir: Path | None, **recorder_options: Any) -> list[float]:
+    """Train a net under an accelerator, recorded where a directory is given; its last weights."""
+    from accelerate import Accelerator
+
+    from forensics.record.trainers.accelerate import AcceleratedRecorder
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.05))
+    recorder = None
+    if run_dir is not None:
+        recorder = AcceleratedRecorder(
+            run_dir, accelerator, model, optimizer, max_norm=0.5, **recorder_options
+        )
+    for inputs, targets in batches():
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        if recorder is not None:
+            recorder.end_step()
+    if recorder is not None:
+        recorder.close()
+        assert "backward" not in vars(accelerator)
+    return torch.cat([p.detach().flatten() for p in net.parameters()]).tolist()
+
+
+def test_a_row_is_an_optimizer_step_and_its_loss_the_mean(tmp_path: Path) -> None:
+    trained(tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2, 3]
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    first = [float(nn.functional.mse_loss(net(x), y)) for x, y in batches()[:2]]
+    assert run.steps["loss"][0] == pytest.approx(sum(first) / 2)
+    assert min(run.steps["grad_l2_pre_clip"]) > 0.5
+    assert run.steps["grad_l2_post_clip"] == pytest.approx([0.5] * 4, rel=1e-4)
+    assert run.manifest.accumulation == 2
+    assert run.manifest.ended.how == "finished"
+
+
+def test_recording_changes_no_bit_of_the_training(tmp_path: Path) -> None:
+    assert trained(tmp_path / "run") == trained(None)
