@@ -82,7 +82,7 @@ def watch(
     """Follow a run that goes on; exit 1 when something is wrong.
 
     PATH is a log of any kind that `report` reads, a run directory, or a directory with a log in it.
-    Each new finding is a line. A job script can stop a dying run by it:
+    Each new finding of a warning or worse is a line. A job script can stop a dying run by it:
 
     \b
       python train.py > train.log 2>&1 &
@@ -202,7 +202,9 @@ class _Watcher:
         self._error = None
         diagnosis = self._diagnosis(self._run)
         new = self._news.of(diagnosis)
-        write_stdout("".join(map(_line, new)))
+        # Notes are told where they are asked for, as by `report`.
+        told = [f for f in new if f.severity >= min(Severity.WARNING, self._limit)]
+        write_stdout("".join(map(_line, told)))
         return any(finding.severity >= self._limit for finding in new)
 
     def _diagnosis(self, run: Run) -> Diagnosis:

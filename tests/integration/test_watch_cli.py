@@ -132,6 +132,7 @@ def test_less_severe_findings_are_told_and_end_nothing(tmp_path: Path) -> None:
         code, out, _ = ended(process)
     assert code == 0
     assert "  error     high-skip-rate  " in out
+    assert "  info  " not in out
 
 
 def test_ctrl_c_is_130(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import sys, time
 bad, steps, code = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for step in range(1, steps + 1):
     loss = "nan" if step >= bad else f"{3 - step / 200:.4f}"
-    print(f"step: {step} loss: {loss} grad_norm: 1.0", flush=True)
+    print(f"step: {step} loss: {loss} grad_norm: {1 + step % 7 / 9:.3f}", flush=True)
     time.sleep(0.02 if step < bad else 0.2)
 sys.exit(code)
 """
