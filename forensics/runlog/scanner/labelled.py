@@ -66,6 +66,7 @@ class LabelledRecords:
         self._keys: list[bytes] = []
         self._learned = 0
         self._pattern = self._start
+        self._names = tuple(self._start.groupindex)
         self._last = 0
 
     def starts(self, text: bytes) -> int:
@@ -105,7 +106,7 @@ class LabelledRecords:
         found = self._together(text) if len(text) >= _WORTHWHILE else None
         if found is None:
             return self._one_by_one(text, beside)
-        names = tuple(self._pattern.groupindex)
+        names = self._names
         if found:
             self._last = count(found[-1][names.index("step")])
         if beside:
@@ -145,16 +146,17 @@ class LabelledRecords:
     def _compiled(self) -> re.Pattern[bytes]:
         """One pattern for all cells that are known, each of which a record may lack."""
         layout, parts = self._layout, [self._layout.start]
-        taken = set(self._start.groupindex)
+        names = list(self._start.groupindex)
         for key in self._keys:
             name = layout.column(key.decode("utf-8", "replace"))
             value = layout.value
-            if name is not None and name not in taken:
-                taken.add(name)
-                value = rb"(?P<%b>%b)(?:%b|)" % (name.encode(), NUMBER, layout.value)
+            if name is not None and name not in names:
+                names.append(name)
+                value = rb"(%b)(?:%b|)" % (NUMBER, layout.value)
             # Atomic: a number that gave back its last digits would be another number.
             cell = layout.gap + re.escape(key) + layout.equals + value
             parts.append(rb"(?>%b|)" % cell)
+        self._names = tuple(names)
         other = layout.gap + layout.key + layout.equals
         return re.compile(b"".join(parts) + rb"(?!%b)" % other)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -82,3 +84,13 @@ def test_names_without_end_are_given_up_and_still_read() -> None:
         for n in range(90)
     )
     assert table_of(text.encode())["loss"].tolist() == [2.5] * 90
+
+
+def test_a_name_may_have_letters_that_no_pattern_could_name_a_group_by() -> None:
+    layout = replace(LAYOUT, key=rb"[^|:\n]+?", column=lambda name: name)
+    rows = Rows(RepairLog())
+    text = "".join(f"step {n} | loss: 2.5 | größe: {n}.5 | 3d: 7\n" for n in range(40))
+    LabelledRecords(layout, rows).read(text.encode())
+    table = rows.table("it", LogFacts(interval=1), must_tell=False)
+    assert table["größe"].tolist() == [n + 0.5 for n in range(40)]
+    assert set(table["3d"].tolist()) == {7.0}
