@@ -97,7 +97,7 @@ def _arrow_type(kind: Kind) -> pa.DataType:
 def _pieces(table: pa.Table, layout: Layout) -> Iterator[dict[str, Piece]]:
     for batch in table.to_batches():
         yield {
-            name: _piece(column, kind)
+            name: piece_of_array(column, kind)
             for name, kind, column in zip(layout.names, layout.kinds, batch.columns, strict=True)
         }
 
@@ -111,7 +111,8 @@ def _with_whole_steps(columns: dict[str, Piece]) -> bool:
     return True
 
 
-def _piece(column: pa.Array, kind: Kind) -> Piece:
+def piece_of_array(column: pa.Array, kind: Kind) -> Piece:
+    """An array of pyarrow's as a piece of a column; text is a dictionary's indices."""
     if kind is Kind.TEXT:
         texts = tuple(column.dictionary.to_pylist())
         return Piece(_buffer(column.indices, np.dtype(np.int32)), None, texts)

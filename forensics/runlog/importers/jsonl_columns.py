@@ -10,7 +10,7 @@ from forensics.runlog.scanner.epochs import by_epoch, refuse_settings
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import name_columns
-from forensics.runlog.scanner.records import RecordRows, flattened, json_lines, json_object
+from forensics.runlog.scanner.records import RecordRows, flattened, json_object
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.scanner.summaries import is_summary
 from forensics.runlog.steps import StepTable
@@ -34,8 +34,8 @@ def _sniff(head: Head) -> Match | None:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = RecordRows(source.log, reading, size=source.size)
-    for records in json_lines(source):
-        rows.add_all(records)
+    for block in source.blocks():
+        rows.add_lines(block)
     table = rows.table(jsonl_columns.name, LogFacts(), source.path)
     refuse_settings(table, source.path)
     return by_epoch(table) if "step" not in reading.mapping else table

@@ -13,7 +13,7 @@ from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.lr_skips import with_lr_skips
-from forensics.runlog.scanner.records import RecordRows, json_lines, json_object, whole
+from forensics.runlog.scanner.records import RecordRows, json_object, records_in, whole
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
@@ -30,10 +30,14 @@ def _sniff(head: Head) -> Match | None:
 def _read(source: LogSource, reading: Reading) -> StepTable:
     rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT, size=source.size)
     planned = None
-    for records in json_lines(source):
-        ours = [record for record in records if "current_steps" in record]
+    for block in source.blocks():
+        if rows.add_columns(block):
+            ours = [json_object(block.rstrip(b"\n").rpartition(b"\n")[2]) or {}]
+        else:
+            records = records_in(block, source.log)
+            ours = [record for record in records if "current_steps" in record]
+            rows.add_all(ours)
         planned = whole(ours[-1].get("total_steps")) if ours else planned
-        rows.add_all(ours)
     facts = LogFacts(
         step_base=1,
         meanings={"loss": Meaning.MEAN, "lr": Meaning.LAST},

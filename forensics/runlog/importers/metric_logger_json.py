@@ -11,7 +11,7 @@ from forensics.runlog.importers.importer import LIKELY, Importer, Match
 from forensics.runlog.log_facts import PER_EPOCH, LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
-from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
+from forensics.runlog.scanner.records import RecordRows, json_object, records_in
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
@@ -31,8 +31,10 @@ def _sniff(head: Head) -> Match | None:
 def _read(source: LogSource, reading: Reading) -> StepTable:
     mapping = {target: name for name, target in (_RENAMED | _ALSO).items()}
     rows = RecordRows(source.log, replace(reading, mapping={}))
-    for records in json_lines(source):
-        rows.add_all([_renamed(record, {**mapping, **reading.mapping}) for record in records])
+    target = {name: column for column, name in {**mapping, **reading.mapping}.items()}
+    for block in source.blocks():
+        if not rows.add_columns(block, target):
+            rows.add_all([_renamed(record, target) for record in records_in(block, source.log)])
     facts = LogFacts(
         interval=1,
         unit=PER_EPOCH,
@@ -43,9 +45,8 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     return rows.table(metric_logger_json.name, facts, source.path)
 
 
-def _renamed(record: dict[str, object], names: dict[str, str]) -> dict[str, object]:
+def _renamed(record: dict[str, object], target: dict[str, str]) -> dict[str, object]:
     """A record with the columns' names for its own."""
-    target = {name: column for column, name in names.items()}
     return {target.get(name, name): value for name, value in record.items()}
 
 

@@ -14,7 +14,7 @@ from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.lr_skips import with_lr_skips
-from forensics.runlog.scanner.records import RecordRows, json_lines, json_object
+from forensics.runlog.scanner.records import RecordRows, json_object
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.scanner.summaries import is_summary
 from forensics.runlog.steps import StepTable
@@ -33,8 +33,8 @@ def _sniff(head: Head) -> Match | None:
 def _read(source: LogSource, reading: Reading) -> StepTable:
     leave_out = _LEAVE_OUT - set(reading.mapping.values())
     rows = RecordRows(source.log, reading, leave_out, source.size)
-    for records in json_lines(source):
-        rows.add_all(records)
+    for block in source.blocks():
+        rows.add_lines(block)
     table = rows.table(wandb_history.name, LogFacts(), source.path)
     head = source.head().text
     if reading.mapping or not all(key in head for key in _HF_KEYS):

@@ -17,6 +17,7 @@ from forensics.runlog.csv_reader.header import USABLE
 from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
+from forensics.runlog.scanner.json_columns import json_columns
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import canonical_name, mapped_names, step_rank
 from forensics.runlog.scanner.numbers import number
@@ -186,6 +187,42 @@ class RecordRows:
                 for record in run:
                     self.add(record)
 
+    def add_lines(self, block: bytes) -> None:
+        """Append the records of a block of JSON lines."""
+        if not self.add_columns(block):
+            self.add_all(records_in(block, self._log))
+
+    def add_columns(self, block: bytes, names: Mapping[str, str] | None = None) -> bool:
+        """Append the records of a block of JSON lines at once, four times as fast.
+
+        Args:
+            block: whole lines.
+            names: other names for some keys.
+
+        Returns:
+            False, and nothing is appended, where a record needs a closer look: the first ones,
+            by which columns are named, and those without a step or with a new key.
+        """
+        if self._last is None or self._waiting or self._counts:
+            return False
+        found = json_columns(block)
+        if found is None:
+            return False
+        named = {(names or {}).get(key, key): piece for key, piece in found.items()}
+        if any(key not in self._targets for key in named):
+            return False
+        columns: dict[str, Any] = {}
+        for key, piece in named.items():
+            target = self._targets[key]
+            if target is not None and piece is not None and not _is_text(target):
+                columns[target] = (piece.values, piece.present)
+        step, gaps = columns.get("step", (None, None))
+        if step is None or gaps is not None or step.dtype != np.int64:
+            return False
+        self._dated(int(step[-1]))
+        self.rows.extend(columns)
+        return True
+
     def _add_alike(self, keys: tuple[str, ...], run: list[Mapping[str, Any]]) -> bool:
         """Append records with the same keys; False where a cell needs a closer look."""
         new = [key for key in keys if key not in self._targets]
@@ -292,6 +329,11 @@ class RecordRows:
         return key
 
 
+def _is_text(column: str) -> bool:
+    spec = spec_of(column)
+    return spec is not None and spec.kind is Kind.TEXT
+
+
 _FLAT_OBJECT = re.compile(rb"\{[^{}]*\}")
 
 
@@ -301,15 +343,20 @@ def json_lines(source: LogSource) -> Iterator[list[dict[str, Any]]]:
     A line that is none is noted and passed over.
     """
     for block in source.blocks():
-        lines = [line for line in block.split(b"\n") if line and not line.isspace()]
-        try:
-            records = json.loads(b"[" + b",".join(lines) + b"]")
-        except (ValueError, RecursionError):
-            records = None
-        # A block that parses only because lines complete each other is none of whole records.
-        if records is None or len(records) != len(lines) or set(map(type, records)) - {dict}:
-            records = list(_one_by_one(lines, source.log, whole=block.endswith(b"\n")))
-        yield records
+        yield records_in(block, source.log)
+
+
+def records_in(block: bytes, log: RepairLog) -> list[dict[str, Any]]:
+    """The objects of a block of JSON lines; a line that is none is noted."""
+    lines = [line for line in block.split(b"\n") if line and not line.isspace()]
+    try:
+        records = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        records = None
+    # A block that parses only because lines complete each other is none of whole records.
+    if records is None or len(records) != len(lines) or set(map(type, records)) - {dict}:
+        return list(_one_by_one(lines, log, whole=block.endswith(b"\n")))
+    return list(records)
 
 
 def _one_by_one(lines: Sequence[bytes], log: RepairLog, *, whole: bool) -> Iterator[dict[str, Any]]:
