@@ -14,6 +14,7 @@ _NAMES = {
     "manifest": "run.json",
     "activations": "activation statistics",
     "ranks": "per-rank logs (one rank only)",
+    "rank_marks": "marks of the ranks (one rank only)",
     "clip": "clip threshold in run.json or norms after the clip",
     "measured_clip": "norms measured after the clip (derived ones say nothing about it)",
 }
@@ -74,6 +75,7 @@ def _available(signals: Signals, part: str) -> bool:
     return {
         "checkpoints": bool(run.checkpoints),
         "manifest": run.manifest is not None,
+        "rank_marks": bool(run.rank_marks),
     }.get(part, part in signals.table)
 
 

@@ -76,6 +76,17 @@ def local_norms(signals: Signals) -> RankColumn:
     return RankColumn(np.where(hidden, np.nan, plain.values), plain.present & ~hidden)
 
 
+def own_local_bad(signals: Signals) -> BoolArray:
+    """Where rank 0's own gradients, before the reduction, are known to be bad; shape (rows,)."""
+    bad = np.zeros(len(signals), dtype=bool)
+    table = signals.run.rank_zero
+    if table is not None and "grad_l2_local" in table and len(table):
+        mine, theirs = _common_rows(signals, table)
+        local = np.asarray(table["grad_l2_local"], dtype=np.float64)[theirs]
+        bad[mine] = table.present("grad_l2_local")[theirs] & ~np.isfinite(local)
+    return bad
+
+
 def reduced_norms(signals: Signals) -> RankColumn:
     """Each rank's gradient norm after the reduction, which all ranks should agree on."""
     plain = rank_column(signals, "grad_l2_pre_clip")

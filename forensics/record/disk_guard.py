@@ -69,6 +69,10 @@ class DiskGuard:
         """Keep what earlier segments of the run have lost."""
         self._earlier = missing
 
+    def lacks(self, clause: str) -> None:
+        """Something that this run cannot have, whatever the disk takes."""
+        self._earlier = tuple(dict.fromkeys((*self._earlier, clause)))
+
     @property
     def missing(self) -> tuple[str, ...]:
         """What the run lacks, one clause a kind of file."""

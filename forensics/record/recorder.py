@@ -28,6 +28,9 @@ from forensics.record.manifest_keeper import ManifestKeeper
 from forensics.record.options import FREE_EXTRAS
 from forensics.record.parameters import ArrivalOrder, learning_rates, tracked_parameters
 from forensics.record.provenance import describe_run
+from forensics.record.ranks.following import FollowingFiles, FollowingKeeper
+from forensics.record.ranks.rank_record import RankRecord
+from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.run_directory import changing
 from forensics.record.run_files import RunFiles
 from forensics.record.snapshots import Snapshot, SnapshotTaker
@@ -107,28 +110,46 @@ class Recorder:
         say: Callable[[str], None] = warnings.warn,
     ) -> None:
         self.run_dir = Path(run_dir)
+        world = current_world()
+        wrapped, model = model, unwrapped(model)
         trained = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
         parameters = tracked_parameters(model, trained)
         known = manifest or describe_run(model, trained, scaler=scaler, max_norm=max_norm)
         self.columns = columns_of(len(learning_rates(trained)), extras)
         self._lock: RunLock | None = None
-        if lock is None:
+        if lock is None and world.leads:
             self._lock = self._take_directory(resume=first_step > 0)
             known = continued(self.run_dir, known, self.columns, first_step)
         self.guard = DiskGuard(self._lost)
         self.guard.step = first_step
         self._say = say
-        self.keeper = ManifestKeeper(
+        known = replace(known, columns=self.columns, world_size=world.size, rank=world.rank)
+        keeper_of = ManifestKeeper if world.leads else FollowingKeeper
+        self.keeper = keeper_of(
             self.run_dir,
-            replace(known, columns=self.columns, post_clip="measured" if own_loop else "derived"),
+            replace(known, post_clip="measured" if own_loop else "derived"),
             self.guard,
             first_step=first_step,
         )
         self.keeper.update()
-        self._files = RunFiles(self.run_dir, self.columns, self.guard, append=bool(known.segments))
+        self._files: RunFiles | FollowingFiles = FollowingFiles()
+        if world.leads:
+            appends = bool(known.segments)
+            self._files = RunFiles(self.run_dir, self.columns, self.guard, append=appends)
+        self._ranks: RankRecord | None = None
+        if world.size > 1:
+            self._ranks = RankRecord(
+                self.run_dir,
+                world,
+                wrapped,
+                parameters,
+                self.columns,
+                self.guard,
+                first_step=first_step,
+            )
         self._snapshots = SnapshotTaker(model, parameters, trained, ema)
-        self._snapshot_every = snapshot_every
-        self._hooks = ActivationHooks(model) if activations else None
+        self._snapshot_every = snapshot_every if world.leads else 0
+        self._hooks = ActivationHooks(model) if activations and world.leads else None
         self._extras = ExtraColumns(extras, parameters, ema, log_every)
         self._arrival = arrival or ArrivalOrder(parameters, known.arrival_order)
         self._watch = (
@@ -186,7 +207,8 @@ class Recorder:
 
     def note(self, **cells: Any) -> None:
         """Values for columns that only the loop knows (``epoch``, ``val_loss``), for this row."""
-        if odd := sorted(cells.keys() - set(self.columns)):
+        own = set(self._ranks.columns) if self._ranks is not None else set()
+        if odd := sorted(cells.keys() - set(self.columns) - own):
             raise UsageError(f"{odd[0]!r} is no column of this recording", where="Recorder.note")
         self._notes.update(cells)
 
@@ -215,6 +237,8 @@ class Recorder:
             grads: as measured.
             scaled: they are still multiplied by the loss scale.
         """
+        if self._ranks is not None:
+            self._ranks.reduced()
         if self._extras.due(self._step):
             self._extras.before_update()
         bad = bool(grads.nonfinite) or not math.isfinite(grads.total)
@@ -228,7 +252,10 @@ class Recorder:
             self._take(None)
         self._bad_in_a_row = self._bad_in_a_row + 1 if log.bad else 0
         cells = self._extra_cells(log)
-        self._files.write_row({**log.row(), **cells, **self._notes, "time_s": self._elapsed()})
+        row = {**log.row(), **cells, **self._notes, "time_s": self._elapsed()}
+        self._files.write_row(row)
+        if self._ranks is not None:
+            self._ranks.write(row)
         self._files.write_snapshot(self._snapshot)
         if self._hooks is not None and self._hooks.armed:
             self._files.write_activations(log.step, *self._hooks.collect(log.scaler_scale))
@@ -251,7 +278,10 @@ class Recorder:
             self._hooks.disarm()
         self._files.write_snapshot(self._snapshot)
         self._files.close()
-        self.keeper.close(ended or Ended("finished", self._step - 1 if self._step else None))
+        ended = ended or Ended("finished", self._step - 1 if self._step else None)
+        self.keeper.close(ended)
+        if self._ranks is not None:
+            self._ranks.close(ended)
         if self._lock is not None:
             self._lock.release()
 
@@ -279,6 +309,8 @@ class Recorder:
 
     def _take(self, grads: GradNorms | None, scaled: bool = False) -> None:
         """A snapshot of the step under way; a device too full for it costs the snapshot only."""
+        if isinstance(self._files, FollowingFiles):
+            return
         with self.guard.writing("params", torch.OutOfMemoryError):
             self._snapshot = self._snapshots.take(self._step, grads, scaled=scaled)
 

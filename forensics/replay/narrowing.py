@@ -46,7 +46,9 @@ _ABOUT_THE_SCALER = frozenset(
     }
 )
 """Rules whose finding says that skips are more than the scaler's routine from then on."""
-_NO_FAULT_OF_A_STEP = frozenset({"broken-log", "stuck-log", "overfitting", "loss-plateau"})
+_NO_FAULT_OF_A_STEP = frozenset(
+    {"broken-log", "stuck-log", "overfitting", "loss-plateau", "lost-rank"}
+)
 """Rules about the log or the course of a whole run: there is no step of theirs to look into."""
 _SPIKES = frozenset({"loss-spike", "gradient-spike", "stale-second-moment", "resume-seam"})
 """Rules whose finding, a mere note included, may be the echo of what the step before applied."""

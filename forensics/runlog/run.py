@@ -18,6 +18,7 @@ from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in
 from forensics.runlog.lock import LOCK_NAME, Holding, read_lock
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest, NewerSchemaError, read_manifest
 from forensics.runlog.params import ParamStore
+from forensics.runlog.rank_files import RankMark, read_mark
 from forensics.runlog.reading import Reading
 from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import is_own_log, read_steps
@@ -50,6 +51,8 @@ class Run:
         activations: per-module activation statistics, or None.
         ranks: per rank ≥ 1 its own local losses and norms, taken before the reduction; no rows
             for a rank whose log is missing.
+        rank_zero: the same of rank 0, whose reduced norms are in the step log; or None.
+        rank_marks: where each rank is, or was when it was last heard of, by rank.
         bisection: the parsed ``bisect.json`` of the last bisection, or None.
         superseded: step logs that resumes replaced and earlier runs in the same file, oldest
             first.
@@ -65,6 +68,8 @@ class Run:
     checkpoints: tuple[CheckpointInfo, ...] = ()
     activations: ActivationStore | None = None
     ranks: tuple[StepTable, ...] = ()
+    rank_zero: StepTable | None = None
+    rank_marks: tuple[RankMark, ...] = ()
     bisection: dict[str, Any] | None = None
     superseded: tuple[StepTable, ...] = ()
     part_repairs: tuple[Repair, ...] = ()
@@ -199,6 +204,7 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
     if unfinished:
         steps = replace(steps, repairs=tuple(map(_still_written, steps.repairs)))
     params, activations = directory / "params", directory / "activations"
+    rank_zero, ranks = _ranks(directory, repairs)
     return Run(
         path=directory,
         steps=steps,
@@ -206,7 +212,9 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
         params=ParamStore(params) if params.is_dir() else None,
         checkpoints=_checkpoints(directory, repairs),
         activations=ActivationStore(activations) if activations.is_dir() else None,
-        ranks=_ranks(directory, repairs),
+        ranks=ranks,
+        rank_zero=rank_zero,
+        rank_marks=_rank_marks(directory, repairs),
         bisection=_bisection(directory, repairs),
         superseded=(*_superseded(directory, repairs), *steps.earlier),
         part_repairs=tuple(repairs),
@@ -296,16 +304,29 @@ def _checkpoints(directory: Path, repairs: list[Repair]) -> tuple[CheckpointInfo
         return ()
 
 
-def _ranks(directory: Path, repairs: list[Repair]) -> tuple[StepTable, ...]:
+def _ranks(
+    directory: Path, repairs: list[Repair]
+) -> tuple[StepTable | None, tuple[StepTable, ...]]:
+    """The log of rank 0, and those of the others."""
     found: dict[int, StepTable] = {}
     for path in _listed(directory / "ranks", repairs):
         match = _RANK.match(path.name)
-        if match and int(match.group(1)) > 0:
+        if match:
             table = _other_log(path, repairs)
             if table is not None:
                 found[int(match.group(1))] = table
-    missing = StepTable.from_arrays({})
-    return tuple(found.get(rank, missing) for rank in range(1, max(found, default=0) + 1))
+    zero, missing = found.pop(0, None), StepTable.from_arrays({})
+    return zero, tuple(found.get(rank, missing) for rank in range(1, max(found, default=0) + 1))
+
+
+def _rank_marks(directory: Path, repairs: list[Repair]) -> tuple[RankMark, ...]:
+    found = []
+    for path in _listed(directory / "ranks", repairs):
+        try:
+            found.append(read_mark(path))
+        except OSError as error:
+            _unreadable(repairs, path.name, error)
+    return tuple(mark for mark in found if mark is not None)
 
 
 def _superseded(directory: Path, repairs: list[Repair]) -> tuple[StepTable, ...]:

@@ -55,6 +55,10 @@ EXTRA: tuple[ColumnSpec, ...] = (
     ColumnSpec("covered_steps", Kind.INT, "steps that the row tells of; absent: only its own"),
     ColumnSpec("skipped_steps", Kind.INT, "how many of those the optimizer did not take"),
     ColumnSpec("param_digest", Kind.TEXT, "digest of all parameters before the step"),
+    ColumnSpec("grad_l2_local", Kind.FLOAT, "a rank's own gradient norm before the reduction"),
+    ColumnSpec("grad_local_nonfinite", Kind.INT, "NaN and Inf elements in a rank's own gradients"),
+    ColumnSpec("first_nonfinite", Kind.TEXT, "first parameter whose own gradient has any"),
+    ColumnSpec("data_position", Kind.INT, "where a rank is in its data, as the loop counts"),
 )
 
 CANONICAL_NAMES: tuple[str, ...] = tuple(c.name for c in CANONICAL)

@@ -34,6 +34,7 @@ from forensics.diagnose.rules.loss_scale_oscillation import loss_scale_oscillati
 from forensics.diagnose.rules.loss_scale_policy_broken import loss_scale_policy_broken
 from forensics.diagnose.rules.loss_scale_runaway import loss_scale_runaway
 from forensics.diagnose.rules.loss_spike import loss_spike
+from forensics.diagnose.rules.lost_rank import lost_rank
 from forensics.diagnose.rules.masked_nonfinite import masked_nonfinite
 from forensics.diagnose.rules.nonfinite_gradient import nonfinite_gradient
 from forensics.diagnose.rules.nonfinite_loss import nonfinite_loss
@@ -100,6 +101,7 @@ GROUPS: Mapping[str, tuple[Rule, ...]] = {
         activation_overflow_risk,
         rank_divergence,
         replica_drift,
+        lost_rank,
     ),
     "loss, learning rate, schedule": (
         loss_spike,

@@ -30,6 +30,7 @@ from forensics.diagnose.ranks import (
     RankColumn,
     apart,
     local_norms,
+    own_local_bad,
     rank_column,
     reduced_norms,
 )
@@ -63,7 +64,7 @@ def _one_sided(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Steps at which some ranks are bad and others are not."""
     losses, norms = rank_column(signals, "loss"), local_norms(signals)
     own_bad, own_seen = signals.loss_bad, signals.present("loss")
-    bad = np.vstack((own_bad, losses.bad | norms.bad))
+    bad = np.vstack((own_bad | own_local_bad(signals), losses.bad | norms.bad))
     seen = np.vstack((own_seen, losses.present | norms.present))
     some = bad.any(axis=0) & (seen & ~bad).any(axis=0)
     only_norms = ~(own_bad | losses.bad.any(axis=0))

@@ -1,0 +1,184 @@
+"""A rank's own gradients, measured by a communication hook before they are reduced.
+
+After the all-reduce every rank looks guilty: one NaN is in everybody's gradients. The hook sees
+each bucket just before, still as this rank alone has computed it, and then does what would have
+been done without it.
+
+Annotations are evaluated here: DistributedDataParallel compares those of a hook with its own types.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from forensics.record.readback import read_scalars
+from forensics.record.tensor_norms import combine, l2_norms, measure
+
+Hook = Callable[[Any, dist.GradBucket], Any]
+"""``(state, bucket) → future``: what ``register_comm_hook`` takes."""
+
+
+@dataclass(frozen=True)
+class LocalNorms:
+    """The gradients of one rank in one step.
+
+    Attributes:
+        total: global L2 norm, still multiplied by the loss scale; not divided by the world size.
+        nonfinite: how many elements are NaN or Inf.
+        bad: the parameters with any, in the order their gradients were reduced.
+    """
+
+    total: float
+    nonfinite: int
+    bad: tuple[Tensor, ...] = ()
+
+
+@dataclass
+class _Bucket:
+    """What was seen of one bucket; of a device other than the CPU it is not read yet."""
+
+    parameters: Sequence[Tensor]
+    norms: Sequence[Tensor | float]
+    nonfinite: Tensor | int
+    bad: Sequence[int] = field(default_factory=tuple)
+
+
+class MeasuringHook:
+    """A communication hook that measures a bucket and hands it on.
+
+    Register it in place of a hook of your own that is registered before the Recorder is made::
+
+        ddp.register_comm_hook(state, MeasuringHook(powerSGD_hook))
+
+    Args:
+        hook: what reduces; by default the all-reduce that averages.
+    """
+
+    def __init__(self, hook: Hook = allreduce_hook) -> None:
+        self.hook = hook
+        self.__name__ = getattr(hook, "__name__", type(hook).__name__)
+        self.__qualname__ = getattr(hook, "__qualname__", self.__name__)
+        self.reducing: Callable[[], None] | None = None
+        """Told when the last bucket of a step goes to the reduction."""
+        self._buckets: list[_Bucket] = []
+
+    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if bucket.index() == 0:
+            self._buckets.clear()
+        self._buckets.append(_measured(bucket))
+        if self.reducing is not None and bucket.is_last():
+            self.reducing()
+        reduced: torch.futures.Future[torch.Tensor] = self.hook(state, bucket)
+        return reduced
+
+    def take(self) -> LocalNorms | None:
+        """What was measured since the last call, in one read; None where nothing was reduced."""
+        buckets, self._buckets = self._buckets, []
+        if not buckets:
+            return None
+        waiting = [b for b in buckets if isinstance(b.nonfinite, Tensor)]
+        scalars = [t for b in waiting for t in (b.nonfinite, *b.norms) if isinstance(t, Tensor)]
+        values = iter(read_scalars(scalars))
+        for bucket in waiting:
+            bucket.nonfinite = int(next(values))
+            bucket.norms = [next(values) for _ in bucket.norms]
+            if bucket.nonfinite:
+                bucket.bad = [i for i, n in enumerate(bucket.norms) if not math.isfinite(n)]
+        return LocalNorms(
+            combine([float(norm) for b in buckets for norm in b.norms]),
+            sum(int(b.nonfinite) for b in buckets),
+            tuple(b.parameters[i] for b in buckets for i in b.bad),
+        )
+
+
+@torch.no_grad()
+def _measured(bucket: dist.GradBucket) -> _Bucket:
+    """One pass over a bucket. On the CPU a bad one is looked into at once; elsewhere the elements
+    are counted on the device, so that the host goes on without waiting.
+    """
+    gradients, parameters = bucket.gradients(), bucket.parameters()
+    buffer = bucket.buffer()
+    if buffer.device.type == "cpu":
+        found = measure(gradients)
+        bad = [i for i, count in enumerate(found.nonfinite) if count]
+        return _Bucket(parameters, found.l2, sum(found.nonfinite), bad)
+    nonfinite = buffer.isfinite().logical_not_().sum()
+    return _Bucket(parameters, l2_norms(gradients), nonfinite)
+
+
+class LocalGradients:
+    """Measures the gradients of a DistributedDataParallel model on this rank.
+
+    The hook is registered when the model first runs, so that a loop may register one of its own
+    until then. Where it does, without ``MeasuringHook``, nothing can be measured.
+
+    Args:
+        model: as the loop trains it.
+        names: of the parameters, by ``id``.
+        reducing: told when the last gradients of a step go to the reduction.
+        say: told in one clause why nothing can be measured.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Mapping[int, str],
+        reducing: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._names, self._reducing, self._say = names, reducing, say
+        self._hook: MeasuringHook | None = None
+        self._first_run: RemovableHandle | None = None
+        replica = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
+        if replica is None:
+            say("local gradient norms: the model is not in DistributedDataParallel")
+            return
+        self._first_run = replica.register_forward_pre_hook(self._attach)
+
+    def take(self, scale: float) -> dict[str, Any]:
+        """Cells of this rank's row: its norm, unscaled, and what in it was not finite."""
+        norms = self._hook.take() if self._hook is not None else None
+        if norms is None:
+            return {}
+        names = (self._names.get(id(parameter), "") for parameter in norms.bad)
+        return {
+            "grad_l2_local": norms.total / scale if scale else math.nan,
+            "grad_local_nonfinite": norms.nonfinite,
+            "first_nonfinite": next(filter(None, names), None),
+        }
+
+    def close(self) -> None:
+        """Tell nobody any more. The hook itself stays: DistributedDataParallel cannot drop one."""
+        if self._first_run is not None:
+            self._first_run.remove()
+        if self._hook is not None:
+            self._hook.reducing = None
+
+    def _attach(self, replica: nn.Module, _: Any) -> None:
+        """Before the first forward: register the hook, or use the loop's own that measures."""
+        if self._first_run is not None:
+            self._first_run.remove()
+            self._first_run = None
+        assert isinstance(replica, DistributedDataParallel)
+        registered = [hook for hook, _ in replica._comm_hooks]
+        self._hook = next((hook for hook in registered if isinstance(hook, MeasuringHook)), None)
+        try:
+            if self._hook is None:
+                self._hook = MeasuringHook()
+                replica.register_comm_hook(replica.process_group, self._hook)
+        except RuntimeError:
+            self._hook = None
+            self._say(
+                "local gradient norms: the loop has a communication hook of its own; register "
+                "forensics.record.ranks.MeasuringHook(hook) in its place"
+            )
+            return
+        self._hook.reducing = self._reducing

@@ -1,0 +1,99 @@
+"""What a rank records of itself: its rows, its mark, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from forensics.errors import UsageError
+from forensics.record.disk_guard import DiskGuard
+from forensics.record.ranks.local_gradients import LocalGradients
+from forensics.record.ranks.world import World
+from forensics.runlog.manifest import Ended
+from forensics.runlog.rank_files import (
+    RANK_COLUMNS,
+    MarkWriter,
+    Stage,
+    mark_path,
+    rank_log_path,
+)
+from forensics.runlog.steps_csv import StepWriter
+
+_SHARED = ("param_l2", "param_digest")
+"""Extra columns that all replicas should agree on."""
+
+
+class RankRecord:
+    """Writes ``ranks/rank-0000N.csv`` and its mark.
+
+    Nothing here waits for another rank: a loop may as well make its Recorder on rank 0 alone. The
+    rows are opened with the first one. By then the first reduction has passed, and rank 0 has
+    moved aside what a run that goes on does again.
+
+    Args:
+        run_dir: the run directory.
+        world: this rank, of several.
+        model: as the loop trains it, in its wrappers.
+        parameters: (name, parameter) of the run.
+        columns: of the run's step log.
+        guard: what fails on the disk is noted there.
+        first_step: index of the next step.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        world: World,
+        model: nn.Module,
+        parameters: Iterable[tuple[str, Tensor]],
+        columns: Sequence[str],
+        guard: DiskGuard,
+        *,
+        first_step: int = 0,
+    ) -> None:
+        self.world, self.columns = world, (*RANK_COLUMNS, *(c for c in _SHARED if c in columns))
+        self._path, self._guard = rank_log_path(run_dir, world.rank), guard
+        self._append, self._step = first_step > 0, first_step
+        self._rows: StepWriter | None = None
+        self._mark: MarkWriter | None = None
+        names = {id(parameter): name for name, parameter in parameters}
+        self._local = LocalGradients(model, names, self.reducing, guard.lacks)
+        with guard.writing("ranks"):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._mark = MarkWriter(mark_path(run_dir, world.rank))
+        self._put(Stage.OWN)
+
+    def reducing(self) -> None:
+        """This rank's own part of the step is done; it waits for the others."""
+        self._put(Stage.REDUCTION)
+
+    def reduced(self) -> None:
+        """The gradients are reduced."""
+        self._put(Stage.REDUCED)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """The finished step, as this rank has it."""
+        cells = {**row, **self._local.take(float(row["scaler_scale"]))}
+        with self._guard.writing("ranks", UsageError):  # an older log may have other columns
+            if self._rows is None:
+                self._rows = StepWriter(self._path, self.columns, append=self._append)
+            self._rows.write({name: cells.get(name) for name in self.columns})
+        self._step = int(row["step"]) + 1
+        self._put(Stage.OWN)
+
+    def close(self, ended: Ended) -> None:
+        """Say how this rank ended, and close its files; safe to repeat."""
+        self._local.close()
+        with self._guard.writing("ranks"):
+            if self._mark is not None:
+                self._mark.end(ended.how, ended.message)
+            if self._rows is not None:
+                self._rows.close()
+
+    def _put(self, stage: Stage) -> None:
+        with self._guard.writing("ranks"):
+            if self._mark is not None:
+                self._mark.put(self._step, stage)
