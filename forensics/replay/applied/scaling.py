@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from forensics.diagnose.bisection_result import ChainLink, Origin
-from forensics.replay.applied.step_watch import ClipCall, OptimizerCall
+from forensics.replay.applied.step_watch import ClipCall, OptimizerCall, hooks_of_users
 from forensics.replay.tracing.call_site import Phase
 from forensics.replay.tracing.judgement import applied_origin
 from forensics.replay.tracing.step_facts import StepFacts, module_of
@@ -285,5 +285,5 @@ def _is_same(facts: StepFacts, call: OptimizerCall, norm: float, came: float) ->
 
 def _user_hooks(call: OptimizerCall) -> str:
     """What takes the call of ``step`` for a step: the user's own hooks."""
-    hooks = list(call.optimizer._optimizer_step_post_hooks.values())
-    return f"the post-hook{'s' * (len(hooks) > 1)} of the optimizer" if hooks else ""
+    hooks = hooks_of_users(call.optimizer)
+    return f"the post-hook{'s' * (hooks > 1)} of the optimizer" if hooks else ""

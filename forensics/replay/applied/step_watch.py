@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forensics.record.loop_watch import LoopWatch
 from forensics.record.parameters import learning_rates
 from forensics.replay.applied.movement import (
     ParameterLook,
@@ -290,6 +291,12 @@ class StepWatch:
 
     def _line(self) -> str:
         return call_site(self._parts, depth=3).source_line if self._parts is not None else ""
+
+
+def hooks_of_users(optimizer: Optimizer) -> int:
+    """How many hooks count an optimizer's steps; the recorder's own asks the loss scale."""
+    hooks = optimizer._optimizer_step_post_hooks.values()
+    return sum(not isinstance(getattr(hook, "__self__", None), LoopWatch) for hook in hooks)
 
 
 @contextmanager

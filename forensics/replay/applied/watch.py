@@ -17,7 +17,12 @@ from torch.optim import Optimizer
 
 from forensics.record.recipe import Training
 from forensics.replay.applied.movement import first_state
-from forensics.replay.applied.step_watch import OptimizerCall, StepEvents, StepWatch
+from forensics.replay.applied.step_watch import (
+    OptimizerCall,
+    StepEvents,
+    StepWatch,
+    hooks_of_users,
+)
 from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.tracing.step_facts import schedule_moves
 
@@ -131,7 +136,7 @@ class AppliedWatch:
 def _skipped_inside(events: StepEvents) -> str:
     """A fused optimizer that skips in its kernel while the user's hooks count a step."""
     for call in events.optimizers:
-        counted = call.found_inf is not None and call.optimizer._optimizer_step_post_hooks
+        counted = call.found_inf is not None and hooks_of_users(call.optimizer)
         if counted and call.skipped_inside:
             return f"_fused_{type(call.optimizer).__name__.lower()}_"
     return ""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from forensics.diagnose.bisection_result import FaultKind
+from forensics.record.loop_watch import LoopWatch
 from forensics.replay.applied.scaling import DIVIDED_AGAIN, UPDATED_TWICE
 from forensics.replay.tracing.operator_advice import advice_for
 from forensics.replay.tracing.step_facts import Context
@@ -114,6 +115,10 @@ def test_an_exception_is_not_blamed_on_an_overflow_that_the_scaler_would_have_ab
 def test_a_fused_skip_is_a_fault_only_where_something_counts_it_as_a_step():
     loop = ScaledLoop(scale=2.0**40, optimizer=torch.optim.AdamW, fused=True)
     assert loop.examine().origin is None
+    watch = LoopWatch(list(loop.model.named_parameters()), [loop.optimizer], loop.scaler)
+    assert loop.optimizer._optimizer_step_post_hooks  # the recorder's own
+    assert loop.examine().origin is None
+    watch.close()
     loop = ScaledLoop(scale=2.0**40, optimizer=torch.optim.AdamW, fused=True)
     loop.optimizer.register_step_post_hook(lambda *_: None)
     origin = loop.examine().origin
