@@ -8,22 +8,27 @@ steps lie between two of them nobody knows.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+
+import numpy as np
 
 from forensics.runlog.importers.print_lines import read_lines, tells_of_training
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.scanner.head import LONG_HEAD
-from forensics.runlog.scanner.near import matches_near
+from forensics.runlog.scanner.near import in_turn, matches_near
 from forensics.runlog.scanner.numbers import number
 from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, OverflowNotes, hints_of
 from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
-_BAR = rb"(?<![\d/])(?P<step>\d{1,12})/(?P<planned>\d{1,12})[ \t]*\[\d+:"
-_BARS = re.compile(_BAR)
-_EVENT = re.compile(NOTE + rb"|" + _BAR)
+_BAR = rb"/(?P<planned>%b)[ \t]*\[\d+:"
+"""A bar from its total on: to look for its count first would try every number of a log."""
+_BARS = re.compile(_BAR % rb"\d{1,12}")
+_LONGEST = 12
+"""Digits of a count."""
 _NOTES = re.compile(NOTE)
 _FEWEST = 3
 """States of a bar: fewer may be a download's or a tokenizer's."""
@@ -54,27 +59,54 @@ def _longest_bar(head: bytes) -> int | None:
     """What the bar of the training counts to: of those with several states, the largest."""
     states: dict[int, set[bytes]] = {}
     for match in _BARS.finditer(head):
-        states.setdefault(int(match["planned"]), set()).add(match["step"])
+        if done := _done(head, match):
+            states.setdefault(int(match["planned"]), set()).add(done)
     return max((total for total, seen in states.items() if len(seen) >= _FEWEST), default=None)
 
 
+def _done(text: bytes, bar: re.Match[bytes]) -> bytes:
+    """The count before the total of a bar; empty where there is none."""
+    at = bar.start()
+    before = text[max(at - _LONGEST - 1, 0) : at]
+    bare = before.rstrip(b"0123456789")
+    digits = before[len(bare) :]
+    return b"" if len(digits) > _LONGEST or bare.endswith(b"/") else digits
+
+
 def _by_bar(source: LogSource, name: str, facts: LogFacts, total: int) -> StepTable:
-    rows, notes = Rows(source.log), OverflowNotes()
-    last = 0
+    rows, notes = Rows(source.log, size=source.size), OverflowNotes()
+    bar = re.compile(_BAR % b"%d" % total)
+    last, noted = 0, False
     for block in source.blocks():
-        for match in _EVENT.finditer(block):
-            if match["step"] is None:
+        told: list[tuple[int, Cell, Cell]] = []
+        for match in in_turn(bar.finditer(block), matches_near(_NOTES, block, NEEDLES)):
+            if match.re is not bar:
                 notes.take(match)
+                noted = True
                 continue
-            step = int(match["step"])
-            if int(match["planned"]) == total and step != last and step > 0:
-                rows.add(step, {"skipped_steps": 0, **notes.cells()})
-                last = step
+            step = int(_done(block, match) or 0)
+            if step not in (0, last):
+                cells = notes.cells() if noted else {}
+                told.append((step, cells.get("skipped_steps", 0), cells.get("scaler_scale")))
+                last, noted = step, False
+        _take(rows, told)
     if notes.count:
         rows.add(last + notes.count, notes.cells())
     count = f"{notes.total:,} overflow{'s' * (notes.total != 1)}"
     facts = replace(facts, notes=(f"{count}, dated by the progress bar around the notes",))
     return rows.table(name, facts, where=source.path)
+
+
+def _take(rows: Rows, told: Sequence[tuple[int, Cell, Cell]]) -> None:
+    """Append steps, with the skips and the loss scale that notes tell of them."""
+    if not told:
+        return
+    step, skipped, scale = zip(*told, strict=True)
+    columns = {"step": np.array(step), "skipped_steps": np.array(skipped)}
+    if any(cell is not None for cell in scale):
+        there = np.array([cell is not None for cell in scale])
+        columns["scaler_scale"] = (np.array(scale, dtype=np.float64), there)
+    rows.extend(columns)
 
 
 def _numbered(source: LogSource, name: str, facts: LogFacts) -> StepTable:

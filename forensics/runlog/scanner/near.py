@@ -50,8 +50,12 @@ def in_turn(
     *found: Iterable[re.Match[bytes]],
 ) -> Iterator[re.Match[bytes]]:
     """Matches of several patterns as they begin, without those within the one before."""
+    lists = [matches for matches in map(list, found) if matches]
+    if len(lists) < 2:
+        yield from chain(*lists)
+        return
     done = 0
-    for match in sorted(chain(*found), key=_start):
+    for match in sorted(chain(*lists), key=_start):
         if match.start() >= done:
             yield match
             done = match.end()
