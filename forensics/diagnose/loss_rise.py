@@ -22,6 +22,8 @@ FINAL = 1.5
 """Factor that a rise in the last rows must reach: less time, so more is asked for."""
 JUMP = 1.6
 """Factor from which a new level in the last rows is no change of the data."""
+CLEAR = 6.0
+"""Standard deviations from row to row above the best level at which a row is part of the rise."""
 _POINTS = 200
 
 
@@ -129,7 +131,18 @@ def _onset(signals: Signals, path: Course, level: float, end: float) -> int:
     gradual = sure and on_ramp > 2
     at = split % size + place * size if gradual else split
     row = int(path.rows[min(start + at, len(path.rows) - 1)])
-    return dated(signals, row, spike_near(signals, row))
+    date = dated(signals, row, spike_near(signals, row))
+    if date > row:  # a jump that only ends what had begun before is no date
+        limit = base + CLEAR * (row_noise(values[: start + 1]) or noise)
+        first, last = path.rows.before(row), path.rows.before(date)
+        date = int(path.rows[last - _rows_above(values[first:last], limit)])
+    return date
+
+
+def _rows_above(values: FloatArray, limit: float) -> int:
+    """How many of the last values, without a gap, are above the limit: a blow-up has no ramp."""
+    below = np.flatnonzero(values <= limit)
+    return len(values) - 1 - int(below[-1]) if len(below) else len(values)
 
 
 def _hinge(values: FloatArray, level: float) -> tuple[int, float]:

@@ -41,5 +41,7 @@ def test_the_notebook_shows_the_verdict_the_picture_and_the_evidence(
     assert size.endswith(" kB")
 
 
-def test_every_example_is_executed_here() -> None:
-    assert [path.name for path in EXAMPLES.iterdir()] == ["reading-a-run.ipynb"]
+def test_every_example_is_executed_by_a_test() -> None:
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    for example in EXAMPLES.iterdir():
+        assert f'"{example.name}"' in tests, example.name

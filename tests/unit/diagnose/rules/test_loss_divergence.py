@@ -152,3 +152,10 @@ def test_an_optimizer_that_climbs_is_the_cause(maximize: bool) -> None:
     (finding,) = found(loss_divergence, rising(2_000, 5, 2.0), manifest)
     assert ("maximize=True" in finding.cause) is maximize
     assert ("maximize=True" in finding.remedy) is maximize
+
+
+def test_a_blow_up_is_dated_where_it_began_not_at_the_jump_that_ends_it() -> None:
+    course = [6.3, 7.6, 2.0, 1.5, 1.0, 0.58, 2.1, 15.9, 66.3, 64.6, 1694.0, 4.3e8, 2.3e24]
+    losses = np.array(course + [np.inf] + [np.nan] * 36)
+    (finding,) = found(loss_divergence, {"step": np.arange(50), "loss": losses})
+    assert finding.first_step == 7
