@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def read_journal(path: Path) -> Journal:
     A tail of NUL bytes ends it; a batch whose checksum does not fit is damage, and so is all
     that follows.
     """
+    _check_regular(path)
     data = path.read_bytes()
     batches: list[pa.RecordBatch] = []
     if not data[:8].strip(b"\0"):
@@ -78,6 +80,12 @@ def read_journal(path: Path) -> Journal:
         return Journal(tuple(batches))
     except (pa.ArrowException, OSError, ValueError) as error:
         return Journal(tuple(batches), str(error).splitlines()[0][:120])
+
+
+def _check_regular(path: Path) -> None:
+    """OSError for what is no file: a pipe of a part's name would be waited for without end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is no regular file")
 
 
 def _fits(batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> bool:
@@ -123,6 +131,7 @@ def open_parquet(path: Path, layout: SnapshotLayout) -> tuple[RowGroup, ...]:
     """
     import pyarrow.parquet as pq
 
+    _check_regular(path)
     metadata = pq.read_metadata(path)
     if metadata.num_rows > LARGEST_PART:
         raise ValueError(f"claims {metadata.num_rows} rows")

@@ -151,9 +151,9 @@ class SnapshotReader:
     @cached_property
     def _parts(self) -> tuple[_Part, ...]:
         """All readable parts, in order."""
-        for _ in range(3):
+        for last in (False, False, True):
             try:
-                found = [self._open(files) for files in self._files().values()]
+                found = [self._open(files, last) for files in self._files().values()]
             except FileNotFoundError:
                 continue  # a journal became Parquet between listing and opening
             return tuple(part for part in found if part is not None)
@@ -167,14 +167,17 @@ class SnapshotReader:
                 self._broken(self.directory, error.strerror or str(error))
             return {}
 
-    def _open(self, files: list[Path]) -> _Part | None:
-        """The first readable form of a part: Parquet, else its journal."""
+    def _open(self, files: list[Path], last: bool) -> _Part | None:
+        """The first readable form of a part: Parquet, else its journal.
+
+        FileNotFoundError where one has gone, but for the last try: that is a link to nowhere.
+        """
         for path in files:
             try:
                 part = self._footer(path) if path.suffix == PARQUET_SUFFIX else self._replay(path)
-            except FileNotFoundError:
-                raise
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+                if isinstance(error, FileNotFoundError) and not last:
+                    raise
                 self._broken(path, str(error).splitlines()[0][:120] if str(error) else "unreadable")
                 continue
             if part is not None:

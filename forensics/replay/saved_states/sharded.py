@@ -119,10 +119,10 @@ def _files(folder: Path) -> list[Path]:
     names = _json(weights, folder).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise InputError("has no weight_map", where=weights)
-    shards = list(dict.fromkeys(names.values()))
-    for name in shards:
+    for name in names.values():
         if not isinstance(name, str) or "\0" in name or Path(name).name != name or name == "..":
             raise InputError(f"names a shard outside its folder: {str(name)[:80]!r}", where=weights)
+    shards = list(dict.fromkeys(names.values()))
     lost = [name for name in shards if not (folder / name).exists()]
     if lost:
         raise InputError(
