@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,6 +79,8 @@ def record(recipe: str | None, listing: bool, print_config: bool, **given: Any) 
       forensics record healthy-fp16 --out runs/x
       forensics record fp16-overflow --precision bf16 --set optimizer.lr=1e-3
       forensics record my_train.py:my_recipe --config run.toml --steps 500
+
+    Under `torchrun --nproc-per-node N -m forensics record …` N ranks train together.
 
     Exit code: 0 done, 2 wrong usage, 3 stopped by the skip-rate alarm, 4 the training raised,
     130 interrupted. What was recorded until then is always kept.
@@ -196,9 +199,23 @@ def _options(reference: str, out: Path, given: dict[str, Any]) -> RecordOptions:
 
 
 def _record(reference: str, recipe: Recipe, options: RecordOptions) -> None:
-    """Record, and end with where the run is and what to do next, however it ends."""
+    """Record, and end with where the run is and what to do next, however it ends.
+
+    Under torchrun every rank comes here; rank 0 alone speaks of the run.
+    """
+    from forensics.record.ranks.world import launched
     from forensics.record.reference_loop import record_run
 
+    with launched(recipe.config.device) as world:
+        if not world.leads:
+            record_run(recipe, recipe.config, options, say=lambda _: None)
+            return
+        _record_aloud(reference, recipe, options, record_run)
+
+
+def _record_aloud(
+    reference: str, recipe: Recipe, options: RecordOptions, record_run: Callable[..., Any]
+) -> None:
     try:
         with recording_progress(recipe.name) as (on_step, tell):
             record_run(recipe, recipe.config, options, on_step=on_step, say=tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from forensics.record.config import Config
 Batch = Any
 """One micro-batch: a tensor, or a tuple, list or dict of tensors with the sample in dimension 0."""
 
-Batches = Callable[[int], Any]
-"""``step → micro-batches of that optimizer step``: a list of batches, or a lone batch."""
+Batches = Callable[..., Any]
+"""``step → micro-batches of that optimizer step``: a list of batches, or a lone batch. One that
+takes ``rank`` and ``world_size``, too, is given them by name."""
 
 
 @dataclass
@@ -58,11 +60,16 @@ class StepRecorder(Protocol):
     replaying: bool
     """True while a checkpoint is replayed: for faults that must not come back then."""
 
-    def gradients(self) -> float:
+    def gradients(
+        self,
+        loss: Tensor | float | None = None,
+        *,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
+    ) -> float:
         """Call between unscale and clip: takes the norms, returns the global L2 norm."""
         ...
 
-    def end_step(self, loss: Tensor | float) -> None:
+    def end_step(self, loss: Tensor | float | None = None) -> None:
         """Call last: writes the row of this optimizer step."""
         ...
 
@@ -76,11 +83,15 @@ class Recipe:
         defaults: what the recipe changes in the default ``Config``. The keys of its ``model`` and
             ``data`` tables are the settings that a user may change there.
         config: the configuration of this recording; set before ``build``.
+        rank: of this process, where several train together; ``batch`` gives each its own share.
+        world_size: how many there are.
     """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     defaults: ClassVar[Config] = Config()
+    rank: int = 0
+    world_size: int = 1
 
     def __init__(self, config: Config | None = None) -> None:
         self.config = config or self.defaults
@@ -90,7 +101,7 @@ class Recipe:
         raise NotImplementedError(f"recipe {self.name} has no build()")
 
     def batch(self, step: int) -> list[Batch]:
-        """The micro-batches of one optimizer step; a pure function of the step and the config."""
+        """The micro-batches of one optimizer step; a pure function of step, config and rank."""
         raise NotImplementedError(f"recipe {self.name} has no batch()")
 
     def select(self, batch: Batch, indices: Sequence[int]) -> Batch:
@@ -120,12 +131,25 @@ class FunctionRecipe(Recipe):
         if not isinstance(training, Training) or training.batch is None:
             raise TypeError(f"recipe {self.name} must return a Training with its batch=…")
         self._batches: Batches = training.batch
+        self._asks_rank = {"rank", "world_size"} <= parameters_of(training.batch)
         return training
 
     def batch(self, step: int) -> list[Batch]:
-        """The function's data; a lone batch becomes a list of one micro-batch."""
-        batches = self._batches(step)
+        """The function's data; a lone batch becomes a list of one micro-batch.
+
+        Where its ``batch`` takes ``rank`` and ``world_size``, it gets them.
+        """
+        share = {"rank": self.rank, "world_size": self.world_size} if self._asks_rank else {}
+        batches = self._batches(step, **share)
         return batches if isinstance(batches, list) else [batches]
+
+
+def parameters_of(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of a function's parameters; none where they cannot be known."""
+    try:
+        return frozenset(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return frozenset()
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")

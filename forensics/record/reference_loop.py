@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -29,6 +30,11 @@ from forensics.record.health import HealthScan
 from forensics.record.options import KeepPolicy, RecordOptions
 from forensics.record.parameters import ArrivalOrder, learning_rates, tracked_parameters
 from forensics.record.precision import Precision, choose_device, choose_precision
+from forensics.record.ranks.rank_rng import KEY as RANKS
+from forensics.record.ranks.rank_rng import RankRng
+from forensics.record.ranks.replica import DataParallelReplica, Replica, replica_of
+from forensics.record.ranks.share import all_get_the_same
+from forensics.record.ranks.world import World, current_world, led_by_rank_zero
 from forensics.record.recipe import Recipe, Training
 from forensics.record.recorder import Recorder, columns_of
 from forensics.record.run_directory import (
@@ -62,6 +68,9 @@ def record_run(
 ) -> Ended:
     """Train a recipe and record it.
 
+    Under an initialised ``torch.distributed`` every rank calls it: all train as replicas of one
+    model, rank 0 writes the run, and each rank its own log beside it.
+
     Args:
         recipe: what to train.
         config: what decides the computation; copied into ``run.json``.
@@ -78,7 +87,7 @@ def record_run(
         TrainingRaisedError: the training raised; everything up to that step is on disk.
         KeyboardInterrupt: recorded as ``interrupted``, and raised again.
     """
-    with locked_directory(options, say) as lock:
+    with _directory(options, say, current_world()) as lock:
         point = find_resume_point(options, recipe.name, config, say) if options.resume else None
         with _threads_of(point):
             recording = _begin(_set_up(recipe, config, options, say), point, lock)
@@ -100,6 +109,8 @@ class _Setting:
     precision: Precision
     training: Training
     manifest: Manifest
+    world: World
+    replica: Replica
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -115,7 +126,7 @@ class _Recording:
     state: AmpTrainState | None
     recorder: Recorder
     alarm: SkipRateAlarm
-    checkpoints: CheckpointStore
+    checkpoints: CheckpointStore | None
     first_step: int
 
     def train(self, on_step: OnStep | None) -> None:
@@ -144,7 +155,8 @@ class _Recording:
                 self.state.step_on(micro_batches)
                 return
             assert recipe.step is not None
-            loss = recipe.step(self.setting.training, micro_batches, self.recorder)
+            trained = replace(self.setting.training, model=self.setting.replica.module)
+            loss = recipe.step(trained, micro_batches, self.recorder)
             if self.recorder.next_step == step:  # it did not call end_step itself
                 self.recorder.end_step(loss)
         except ForensicsError:
@@ -156,7 +168,8 @@ class _Recording:
         """Pin a checkpoint where trouble begins; speak, or stop, where too much is skipped."""
         log = self.recorder.last
         assert log is not None
-        self.checkpoints.observe(step, log.loss, skipped=log.skipped, bad=log.bad)
+        if self.checkpoints is not None:
+            self.checkpoints.observe(step, log.loss, skipped=log.skipped, bad=log.bad)
         trouble = self.alarm.update(step, log.skipped)
         if trouble is None:
             return
@@ -170,37 +183,66 @@ class _Recording:
         raise RecordingStoppedError(trouble, where=options.out, hint=hint)
 
     def save(self, step: int) -> None:
-        """A checkpoint of the state before ``step``."""
-        parts = {"alarm": self.alarm, "checkpoints": self.checkpoints}
-        self.checkpoints.save(step, *gather_state(self.setting.training, step, parts))
+        """A checkpoint of the state before ``step``; every rank must come here."""
+        parts: dict[str, Any] = {"alarm": self.alarm}
+        if self.setting.world.size > 1:
+            parts[RANKS] = RankRng(self.setting.world)
+        if self.checkpoints is not None:
+            parts["checkpoints"] = self.checkpoints
+        state, missing = gather_state(self.setting.training, step, parts)
+        if self.checkpoints is not None:
+            self.checkpoints.save(step, state, missing)
+
+
+@contextmanager
+def _directory(options: RecordOptions, say: Say, world: World) -> Iterator[RunLock | None]:
+    """The directory, locked by rank 0 for all ranks."""
+    with ExitStack() as stack:
+        lock = None
+        with led_by_rank_zero(world):
+            if world.leads:
+                lock = stack.enter_context(locked_directory(options, say))
+        yield lock
 
 
 def _set_up(recipe: Recipe, config: Config, options: RecordOptions, say: Say) -> _Setting:
     """Build the training."""
+    world = current_world()
     device = choose_device(config.device, say)
     precision = choose_precision(config.precision, device, say)
+    recipe.rank, recipe.world_size = world.rank, world.size
     training = assemble(recipe, config, precision, device, say)
     if recipe.step is None:
         precision.check(training.scaler)
     manifest = describe_recording(recipe, config, training, precision, options.recipe_file)
     manifest = replace(manifest, recording=options.to_manifest())
-    return _Setting(recipe, config, options, say, device, precision, training, manifest)
+    replica = replica_of(training.model, world)
+    RankRng(world).seed(config.seed)
+    return _Setting(
+        recipe, config, options, say, device, precision, training, manifest, world, replica
+    )
 
 
-def _begin(setting: _Setting, point: ResumePoint | None, lock: RunLock) -> _Recording:
+def _begin(setting: _Setting, point: ResumePoint | None, lock: RunLock | None) -> _Recording:
     """Open the run directory: cleared, continued or new."""
     recipe, config, options = setting.recipe, setting.config, setting.options
     training, manifest, first_step = setting.training, setting.manifest, 0
-    with changing(options.out):
-        if point is not None:
-            manifest, first_step = _continue(setting, point), point.step
-        elif options.overwrite:
-            clear_run(options.out)
+    if point is not None:
+        manifest, first_step = _continue(setting, point), point.step
+    elif options.overwrite:
+        with led_by_rank_zero(setting.world), changing(options.out):
+            if setting.world.leads:
+                clear_run(options.out)
+    if setting.world.size > 1 and all_get_the_same(recipe, first_step):
+        setting.say(
+            f"all {setting.world.size} ranks train on the same data: the recipe's batch() does "
+            "not ask for self.rank"
+        )
     parameters = tracked_parameters(training.model, training.optimizers)
     arrival = ArrivalOrder(parameters, manifest.arrival_order)
     recorder = Recorder(
         options.out,
-        training.model,
+        setting.replica.module,
         training.optimizers,
         scaler=training.scaler,
         ema=training.ema,
@@ -216,6 +258,8 @@ def _begin(setting: _Setting, point: ResumePoint | None, lock: RunLock) -> _Reco
         lock=lock,
         say=setting.say,
     )
+    if isinstance(setting.replica, DataParallelReplica):
+        setting.replica.reducing = recorder.reducing
     state = None if recipe.step is not None else _reference_step(setting, recorder, arrival)
     try:
         alarm, checkpoints = _watchers(setting, recorder, point)
@@ -238,6 +282,7 @@ def _reference_step(setting: _Setting, recorder: Recorder, arrival: ArrivalOrder
         max_norm=config.max_norm,
         scale_floor=config.scaler.floor,
         recorder=recorder,
+        replica=setting.replica,
         first_step=recorder.next_step,
         arrival=arrival,
         say=setting.say,
@@ -246,30 +291,31 @@ def _reference_step(setting: _Setting, recorder: Recorder, arrival: ArrivalOrder
 
 def _watchers(
     setting: _Setting, recorder: Recorder, point: ResumePoint | None
-) -> tuple[SkipRateAlarm, CheckpointStore]:
-    """The skip-rate alarm and the checkpoint store, where the resumed run had left them."""
+) -> tuple[SkipRateAlarm, CheckpointStore | None]:
+    """The skip-rate alarm and rank 0's checkpoint store, where the resumed run had left them."""
     options, policy = setting.options, setting.manifest.scaler
     alarm = SkipRateAlarm(
         max_rate=options.max_skip_rate,
         max_in_a_row=options.max_skips_in_a_row,
         exempt=calibration_skips(policy.init_scale) if policy and policy.enabled else 0,
     )
-    checkpoints = CheckpointStore(
-        options.out / "checkpoints",
-        HealthScan(setting.training.model, setting.training.optimizers),
-        recorder.guard,
-        KeepPolicy.parse(options.keep),
-        lambda steps: recorder.keeper.update(checkpoints=steps),
+    checkpoints = (
+        None
+        if not setting.world.leads
+        else CheckpointStore(
+            options.out / "checkpoints",
+            HealthScan(setting.training.model, setting.training.optimizers),
+            recorder.guard,
+            KeepPolicy.parse(options.keep),
+            lambda steps: recorder.keeper.update(checkpoints=steps),
+        )
     )
     if point is not None and point.state is not None:
         put_part("alarm", lambda s: alarm.load_state_dict(s["alarm"]), point.state, point.path)
-        put_part(
-            "checkpoints",
-            lambda s: checkpoints.load_state_dict(s["checkpoints"]),
-            point.state,
-            point.path,
-        )
-        checkpoints.judge_loaded(point.state)
+        if checkpoints is not None:
+            load = checkpoints.load_state_dict
+            put_part("checkpoints", lambda s: load(s["checkpoints"]), point.state, point.path)
+            checkpoints.judge_loaded(point.state)
     return alarm, checkpoints
 
 
@@ -294,9 +340,18 @@ def _continue(setting: _Setting, point: ResumePoint) -> Manifest:
                 f"recorded with {name} {old}, going on with {now.versions.get(name)}: "
                 "rows may differ in their last bits"
             )
+    if before.world_size != setting.world.size:
+        raise UsageError(
+            f"was recorded on {before.world_size} ranks, not on {setting.world.size}",
+            where=out,
+            hint="resume on as many; the batches of each depend on it",
+        )
     if point.state is not None:
         restore_state(setting.training, point.state, where=point.path)
-    supersede(out, point.step)
+        RankRng(setting.world).restore(point.state)
+    with led_by_rank_zero(setting.world), changing(out):
+        if setting.world.leads:
+            supersede(out, point.step)
     return replace(
         before,
         recipe=now.recipe,

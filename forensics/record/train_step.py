@@ -23,10 +23,11 @@ from forensics.record.loss_scale import back_off, hold_floor, scale_tensor
 from forensics.record.null_recorder import NullRecorder
 from forensics.record.parameters import ArrivalOrder, learning_rates, tracked_parameters
 from forensics.record.precision import Precision
+from forensics.record.ranks.replica import Replica
 from forensics.record.readback import read_scalars
 from forensics.record.recipe import Batch
 from forensics.record.step_log import SkipLog, StepLog
-from forensics.runlog.schema import SKIP_NONFINITE_GRAD, SKIP_NONFINITE_LOSS
+from forensics.runlog.schema import SKIP_NONFINITE_GRAD
 
 
 class StepSink(Protocol):
@@ -53,6 +54,7 @@ class AmpTrainState:
         max_norm: clip threshold of the global L2 norm; None clips nothing.
         scale_floor: the loss scale is never lowered below it.
         recorder: where every step is reported.
+        replica: the model among those of other ranks; by default it is trained alone.
         first_step: index of the next step; above 0 when a run is resumed.
         arrival: the order in which gradients arrive, where it is known already.
         say: told in one line when the loss scale reaches its floor.
@@ -74,6 +76,7 @@ class AmpTrainState:
         max_norm: float | None = None,
         scale_floor: float = 1.0,
         recorder: StepSink | None = None,
+        replica: Replica | None = None,
         first_step: int = 0,
         arrival: ArrivalOrder | None = None,
         say: Callable[[str], None] = warnings.warn,
@@ -87,6 +90,7 @@ class AmpTrainState:
         self.schedulers, self.ema = list(schedulers), ema
         self.max_norm, self.scale_floor = max_norm, scale_floor
         self.recorder = recorder or NullRecorder()
+        self.replica = replica or Replica(model)
         self.step_index = first_step
         self.arrival = arrival or ArrivalOrder(self.parameters)
         self._scale = scale_tensor(self.scaler, device)
@@ -113,17 +117,9 @@ class AmpTrainState:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-        losses: list[Tensor] = []
-        for batch in micro_batches:
-            with self.precision.autocast():
-                loss = self.loss(self.model, batch)
-            losses.append(loss.detach())
-            # One read for the whole group: the gradients of a bad one are thrown away anyway.
-            if len(losses) == len(micro_batches):
-                mean_loss, scale = self._read(losses)
-                if not math.isfinite(mean_loss):
-                    return self._skip_before_backward(lrs, mean_loss, scale)
-            self.scaler.scale(loss / len(micro_batches)).backward()
+        mean_loss, scale, skip_reason = self._accumulate(micro_batches)
+        if skip_reason:
+            return self._skip_before_backward(lrs, mean_loss, scale, skip_reason)
         self.arrival.settle()
 
         stepping = [optimizer for optimizer in self.optimizers if _has_grads(optimizer)]
@@ -163,13 +159,36 @@ class AmpTrainState:
                 self.ema.update(self.model)
         return self._finish(log)
 
+    def _accumulate(self, micro_batches: Sequence[Batch]) -> tuple[float, float, str]:
+        """Forward and backward of every micro-batch: the gradients add up.
+
+        Returns:
+            The mean loss, the loss scale in force, and why the step is to be skipped: then the
+            last backward was not run.
+        """
+        losses: list[Tensor] = []
+        mean_loss = scale = math.nan
+        for batch in micro_batches:
+            last = len(losses) + 1 == len(micro_batches)
+            with self.replica.reduces(last):
+                with self.precision.autocast():
+                    loss = self.loss(self.replica.module, batch)
+                losses.append(loss.detach())
+                # One read for the whole group: the gradients of a bad one are thrown away anyway.
+                if last:
+                    mean_loss, scale = self._read(losses)
+                    if reason := self.replica.loss_to_skip(mean_loss):
+                        return mean_loss, scale, reason
+                self.scaler.scale(loss / len(micro_batches)).backward()
+        return mean_loss, scale, ""
+
     def _read(self, losses: Sequence[Tensor]) -> tuple[float, float]:
         """The mean loss and the loss scale in force, in one blocking read."""
         *values, scale = read_scalars([*losses, self._scale])
         return sum(values) / len(values), scale
 
     def _skip_before_backward(
-        self, lrs: tuple[float, ...], loss: float, scale: float
+        self, lrs: tuple[float, ...], loss: float, scale: float, reason: str
     ) -> StepLog | SkipLog:
         """Nothing was unscaled, so ``scaler.update()`` would raise: back off without it."""
         back_off(self.scaler, scale, self.scale_floor)
@@ -179,7 +198,7 @@ class AmpTrainState:
                 lrs=lrs,
                 loss=loss,
                 scaler_scale=scale,
-                skip_reason=SKIP_NONFINITE_LOSS,
+                skip_reason=reason,
             )
         )
 

@@ -3,10 +3,11 @@
 After the all-reduce every rank looks guilty: one NaN is in everybody's gradients. The hook sees
 each bucket just before, still as this rank alone has computed it, and then does what would have
 been done without it.
-
-Annotations are evaluated here: DistributedDataParallel compares those of a hook with its own types.
 """
 
+from __future__ import annotations
+
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
@@ -22,7 +22,10 @@ from torch.utils.hooks import RemovableHandle
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import combine, l2_norms, measure
 
-Hook = Callable[[Any, dist.GradBucket], Any]
+Bucket = Any
+"""A ``torch.distributed.GradBucket``, which the type stubs do not know."""
+
+Hook = Callable[[Any, Bucket], Any]
 """``(state, bucket) → future``: what ``register_comm_hook`` takes."""
 
 
@@ -66,11 +69,13 @@ class MeasuringHook:
         self.hook = hook
         self.__name__ = getattr(hook, "__name__", type(hook).__name__)
         self.__qualname__ = getattr(hook, "__qualname__", self.__name__)
+        self.__signature__ = inspect.signature(hook)  # DistributedDataParallel looks at it
         self.reducing: Callable[[], None] | None = None
         """Told when the last bucket of a step goes to the reduction."""
         self._buckets: list[_Bucket] = []
 
-    def __call__(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def __call__(self, state: Any, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+        """Measure the bucket, then reduce it."""
         if bucket.index() == 0:
             self._buckets.clear()
         self._buckets.append(_measured(bucket))
@@ -100,9 +105,11 @@ class MeasuringHook:
 
 
 @torch.no_grad()
-def _measured(bucket: dist.GradBucket) -> _Bucket:
-    """One pass over a bucket. On the CPU a bad one is looked into at once; elsewhere the elements
-    are counted on the device, so that the host goes on without waiting.
+def _measured(bucket: Bucket) -> _Bucket:
+    """One pass over a bucket.
+
+    On the CPU a bad one is looked into at once; elsewhere the elements are counted on the device,
+    so that the host goes on without waiting.
     """
     gradients, parameters = bucket.gradients(), bucket.parameters()
     buffer = bucket.buffer()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, UsageError
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,54 @@ def led_by_rank_zero(world: World) -> Iterator[None]:
         raise kind(what, where=where, hint=hint)
 
 
-def any_rank(flag: bool, world: World, device: torch.device) -> bool:
-    """Is the flag up on any rank? One small all-reduce.
+def first_rank_with(flag: bool, world: World, device: torch.device) -> int | None:
+    """The first rank whose flag is up, or None; one small all-reduce.
 
-    A flag, for gloo's MAX of the values themselves loses a NaN.
+    It is of numbers of ranks, not of the values that the flag is about: gloo's MAX of those loses
+    a NaN.
     """
-    if world.size == 1:
-        return flag
-    raised = torch.tensor([1 if flag else 0], dtype=torch.int32, device=device)
-    dist.all_reduce(raised, op=dist.ReduceOp.MAX)
-    return bool(raised.item())
+    first = torch.tensor(world.rank if flag else world.size, dtype=torch.int32, device=device)
+    dist.all_reduce(first, op=dist.ReduceOp.MIN)
+    found = int(first.item())
+    return found if found < world.size else None
+
+
+@contextmanager
+def launched(device: str) -> Iterator[World]:
+    """The process group that a launcher such as torchrun wants, while the context lasts.
+
+    Args:
+        device: as the config names it.
+
+    Returns:
+        This rank; alone where no launcher has said otherwise.
+
+    Raises:
+        UsageError: the launcher's word makes no sense, or the ranks do not find each other.
+    """
+    if current_world().size > 1 or _number("WORLD_SIZE", 1) == 1:
+        yield current_world()
+        return
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if on_gpu:
+        torch.cuda.set_device(_number("LOCAL_RANK", 0))
+    try:
+        dist.init_process_group("nccl" if on_gpu else "gloo")
+    except (ValueError, RuntimeError) as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UsageError(
+            f"the ranks do not find each other: {line}",
+            where="torch.distributed",
+            hint="launch with `torchrun --nproc-per-node N -m forensics record …`",
+        ) from error
+    try:
+        yield current_world()
+    finally:
+        dist.destroy_process_group()
+
+
+def _number(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        raise UsageError("is no number", where=f"environment variable {name}") from None
