@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ def _take(rows: Rows, told: Sequence[tuple[int, Cell, Cell]]) -> None:
     if not told:
         return
     step, skipped, scale = zip(*told, strict=True)
-    columns = {"step": np.array(step), "skipped_steps": np.array(skipped)}
+    columns: dict[str, Any] = {"step": np.array(step), "skipped_steps": np.array(skipped)}
     if any(cell is not None for cell in scale):
         there = np.array([cell is not None for cell in scale])
         columns["scaler_scale"] = (np.array(scale, dtype=np.float64), there)

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.coverage import usual_distance
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.overflow_notes import OverflowNotes, hints_of
+from forensics.runlog.scanner.plain_prints import plain_prints
 from forensics.runlog.scanner.printed_counts import Count, numbered
 from forensics.runlog.scanner.printed_lines import (
     KnownShapes,
@@ -70,10 +72,15 @@ def tells_of_training(head: Head) -> bool:
 
 
 def _shapes(head: Head) -> frozenset[bytes]:
-    if b"loss" not in head.text.lower():
+    return _shapes_in(head.text)
+
+
+@lru_cache(maxsize=2)
+def _shapes_in(text: bytes) -> frozenset[bytes]:
+    if b"loss" not in text.lower():
         return frozenset()
-    texts = (piece for piece in pieces(head.text) if isinstance(piece, bytes))
-    return shapes_of(found for text in texts if (found := printed_line(text)) is not None)
+    lines = (piece for piece in pieces(text) if isinstance(piece, bytes))
+    return shapes_of(found for line in lines if (found := printed_line(line)) is not None)
 
 
 def _sniff(head: Head) -> Match | None:
@@ -93,6 +100,11 @@ def read_lines(source: LogSource, name: str) -> StepTable:
         source: the log.
         name: of the importer that reads it.
     """
+    plain = _plain(source)
+    if plain is not None:
+        rows, names = plain
+        unknown = () if "grad_l2_pre_clip" in names else ("gradient norms",)
+        return rows.table(name, LogFacts(unknown=unknown), where=source.path)
     notes = OverflowNotes()
     found = _told_apart(_without_stale(_with_pairs(list(_found(source, notes)))))
     main = _main(found)
@@ -111,6 +123,22 @@ def read_lines(source: LogSource, name: str) -> StepTable:
     if notes.total:
         facts = _with_overflows(facts, notes, source.head().text)
     return rows.table(name, facts, where=source.path)
+
+
+def _plain(source: LogSource) -> tuple[Rows, tuple[str, ...]] | None:
+    """Rows and columns of a log of one print, as most are; None for any other log."""
+    shapes = _shapes(source.head())
+    lines = [piece for piece in pieces(source.head().text) if isinstance(piece, bytes)]
+    prints = plain_prints(lines, *shapes) if len(shapes) == 1 else None
+    if prints is None:
+        return None
+    rows = Rows(source.log, size=source.size)
+    for block in source.blocks():
+        cells = prints.cells(block)
+        if cells is None:
+            return None
+        rows.take(prints.names, cells, len(block))
+    return (rows, prints.names) if len(rows) else None
 
 
 def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
