@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 from forensics.frozen import dataclass
 
@@ -75,6 +76,7 @@ def is_group_lr(name: str) -> bool:
     return bool(_GROUP_LR.match(name))
 
 
+@lru_cache(maxsize=1024)
 def spec_of(name: str) -> ColumnSpec | None:
     """The spec of a known column (``lr_1``, ``lr_2``… included), or None for a foreign one."""
     if is_group_lr(name):

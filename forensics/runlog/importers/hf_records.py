@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from forensics.runlog.log_facts import LogFacts, Meaning
@@ -23,6 +24,8 @@ _COSTS = frozenset(
 )
 BESIDE = SUMMARY | _COSTS
 """Keys of records that are no column of training or validation."""
+_BATCH = 4096
+"""Records that are taken together."""
 MEANINGS = {
     "loss": Meaning.MEAN,
     "grad_l2_pre_clip": Meaning.LAST,
@@ -53,10 +56,10 @@ def hf_table(
     """
     rows = RecordRows(source.log, reading, leave_out=BESIDE)
     with_norm = False
-    for record in records:
-        if "train_runtime" not in record and "train_loss" not in record:
-            with_norm = with_norm or "grad_norm" in record
-            rows.add(record)
+    ours = (r for r in records if "train_runtime" not in r and "train_loss" not in r)
+    while batch := list(islice(ours, _BATCH)):
+        with_norm = with_norm or any("grad_norm" in record for record in batch)
+        rows.add_all(batch)
     table = rows.table(name, facts_of(planned()), source.path)
     if not steps_known:
         return _restored(table)

@@ -385,7 +385,14 @@ def flat_objects(block: bytes, needle: bytes) -> Iterator[dict[str, Any]]:
 
     What a damaged or cut JSON document still gives.
     """
-    for match in _FLAT_OBJECT.finditer(block):
-        text = match.group()
-        if needle in text and (record := json_object(text)) is not None:
+    texts = [text for text in _FLAT_OBJECT.findall(block) if needle in text]
+    try:
+        records = json.loads(b"[" + b",".join(texts) + b"]")
+    except (ValueError, RecursionError):
+        records = []
+    if len(records) == len(texts) and all(isinstance(record, dict) for record in records):
+        yield from records
+        return
+    for text in texts:
+        if (record := json_object(text)) is not None:
             yield record
