@@ -189,6 +189,8 @@ class _Flat:
     samples: tuple[int, ...] = ()
     samples_note: str = ""
     batch_size: int = 0
+    rank: int | None = None
+    bad_ranks: tuple[int, ...] = ()
     reproduces: bool | None = None
     replays: int = 0
     raised: bool = False

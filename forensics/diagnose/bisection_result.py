@@ -215,7 +215,9 @@ class BisectionResult:
             still go bad; empty where the batch is not to blame or was not tried.
         samples_note: one clause of what the indices alone do not say, such as that no single sample
             is to blame; may be empty.
-        batch_size: samples in the step's batch; 0 when unknown.
+        batch_size: samples in the step's batch; 0 when unknown. Of several ranks that of ``rank``.
+        rank: the first rank whose own loss or gradient is bad, where several trained; else None.
+        bad_ranks: all such ranks of that step, ascending.
         reproduces: does a replay from the same state go bad again; None where none was made.
         replays: how many replays of the bad step were made.
         raised: the bad step raised, which ended the run.
@@ -250,6 +252,8 @@ class BisectionResult:
     samples: tuple[int, ...] = ()
     samples_note: str = ""
     batch_size: int = 0
+    rank: int | None = None
+    bad_ranks: tuple[int, ...] = ()
     reproduces: bool | None = None
     replays: int = 0
     raised: bool = False

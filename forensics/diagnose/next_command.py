@@ -35,6 +35,7 @@ REPLAYED = frozenset(
         "activation-overflow-risk",
         "stale-second-moment",
         "recurring-sample",
+        "rank-divergence",
     }
 )
 """Roots whose operator, parameter or sample the log does not tell, and a replay does."""

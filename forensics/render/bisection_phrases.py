@@ -82,6 +82,7 @@ def details(result: BisectionResult) -> list[tuple[str, str]]:
     elif result.root_step is not None and result.root_step != result.first_bad_step:
         lines.append(("root", f"begins at step {result.root_step:,}"))
     if result.first_bad_step is not None:
+        lines.append(("rank", ranks(result)))
         lines.append(("samples", samples(result)))
         lines.append(("again", again(result)))
     return [(label, text) for label, text in lines if text]
@@ -163,6 +164,17 @@ def _growth(growth: Growth) -> str:
     return f"{text}; {growth.cause}" if growth.cause else text
 
 
+def ranks(result: BisectionResult) -> str:
+    """Which ranks were bad by themselves; empty where only one trained."""
+    if len(result.bad_ranks) > 1:
+        named = ", ".join(f"{rank:,}" for rank in result.bad_ranks[:MOST_SAMPLES])
+        more = " …" * (len(result.bad_ranks) > MOST_SAMPLES)
+        return f"ranks {named}{more} are bad by themselves, before the reduction"
+    if result.rank is None:
+        return ""
+    return f"rank {result.rank:,} alone: the others' own losses and gradients are finite"
+
+
 def samples(result: BisectionResult) -> str:
     """Which samples of the batch are to blame."""
     size = f" of {result.batch_size:,}" if result.batch_size else ""
@@ -179,9 +191,10 @@ def samples(result: BisectionResult) -> str:
     more = f" and {len(result.samples) - MOST_SAMPLES:,} more" * (
         len(result.samples) > MOST_SAMPLES
     )
+    of = f" of rank {result.rank:,}" if result.rank is not None and not result.samples_note else ""
     noun = "sample" if len(result.samples) == 1 else "samples"
     verb = "goes" if len(result.samples) == 1 else "go"
-    return f"{noun} {shown}{more}{size} (by index) alone {verb} bad"
+    return f"{noun} {shown}{more}{size} (by index){of} alone {verb} bad"
 
 
 def again(result: BisectionResult) -> str:

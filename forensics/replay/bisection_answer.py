@@ -162,6 +162,7 @@ def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:
         known.get("what_if", ()),
         first_bad_step=step,
         samples=known.get("samples", ()),
+        rank=known.get("rank"),
         # Without an origin the code or the machine may differ: nothing is advised on its memory.
         reproduces=known.get("reproduces") if known.get("origin") is not None else None,
         persistence=known.get("persistence", Persistence.UNKNOWN),
@@ -180,7 +181,9 @@ def _next_command(run: Run, options: Options, known: Mapping[str, Any]) -> str:
     if known["status"] is BisectStatus.PARTIAL:
         return f"forensics bisect {path}{options.as_command()}"
     origin = known.get("origin")
-    if known.get("reproduces") and origin is not None and origin.operator != "batch":
+    ranks = run.manifest.world_size if run.manifest is not None else 1
+    worth = origin is not None and origin.operator != "batch" and ranks == 1
+    if known.get("reproduces") and worth:
         folder = shlex.quote(str(run.path / f"capsule-{known['first_bad_step']}"))
         return f"forensics bisect {path}{options.as_command()} --no-what-if --capsule {folder}"
     return ""

@@ -26,6 +26,7 @@ from forensics.replay.no_batch import no_batch
 from forensics.replay.parameter_norms import norms_until
 from forensics.replay.proof.proving import Proof
 from forensics.replay.rerun.memory_state import MemoryState
+from forensics.replay.rerun.rank_shares import RankShares
 from forensics.replay.rerun.replayed_step import ReplayedStep
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.session import Session
@@ -48,6 +49,7 @@ class Case:
         judge: tells bad steps.
         sound: steps that were looked into and found sound.
         detector: of the replay under way, or of the last one.
+        shares: of the ranks that trained; None before there is a session.
     """
 
     def __init__(self, run: Run, options: Options) -> None:
@@ -59,10 +61,13 @@ class Case:
         self.judge = RowJudge(options.predicate)
         self.sound: list[int] = []
         self.detector: Detector | None = None
+        self.shares: RankShares | None = None
 
     def answer(self) -> BisectionResult:
         """What is known by now."""
         fields = {"checkpoints": self.states.verdicts, **self.found}
+        if self.shares is not None:
+            fields = self.shares.told(fields)
         return answer_of(self.run, self.options, self.suspicion, fields, self.notes)
 
     def looked_at(self, *, sound: bool = True) -> str:
@@ -137,8 +142,9 @@ class Case:
         session.restore(passage.before)
         examined = examine(session)
         origin = examined.origin
+        self.found["bad_ranks"] = session.shares.bad
         if origin is None and examined.absorbed and self.judge.by_state:
-            for name in ("status", "first_bad_step", "root_step"):
+            for name in ("status", "first_bad_step", "root_step", "bad_ranks"):
                 del self.found[name]
             return False
         growth = growth_of(self.run, step, origin)
@@ -218,6 +224,9 @@ class Case:
 
     def _keep(self, session: Session, before: MemoryState, directory: Path) -> None:
         """Write the capsule; where that fails, the answer says why and goes on."""
+        if session.shares.size > 1:
+            self.notes.append("no capsule: it would hold the step of one rank only")
+            return
         try:
             made = write_capsule(
                 directory, session, before, self.answer(), overwrite=self.options.overwrite

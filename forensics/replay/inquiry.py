@@ -84,6 +84,7 @@ class Inquiry(Case):
     # -- the way to the bad step ---------------------------------------------------------------
 
     def _bisect(self, session: Session) -> None:
+        self.shares = session.shares
         self.found.update(tolerance=session.tolerance, cross_device=session.cross_device)
         wanted = self.options.device
         if wanted is not None and wanted.partition(":")[0] != session.device.type:

@@ -12,6 +12,7 @@ import numpy as np
 
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Finding, Severity
+from forensics.diagnose.ranks import rank_column
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
 from forensics.replay.bad import NONFINITE, BadPredicate
@@ -136,6 +137,8 @@ def bad_rows(signals: Signals, diagnosis: Diagnosis) -> BoolArray:
     for name in _watched(signals):
         bad = bad | (signals.present(name) & ~np.isfinite(signals.column(name)))
     bad = bad | (signals.present("scaler_scale") & (signals.scale <= 0))
+    if signals.run.ranks:
+        bad = bad | rank_column(signals, "loss").bad.any(axis=0)
     return np.asarray(bad & ~_routine(signals, diagnosis), dtype=bool)
 
 
@@ -193,6 +196,9 @@ def _why(signals: Signals, row: int, predicate: BadPredicate) -> str:
         value = float(signals.column(name)[row])
         if signals.present(name)[row] and (not np.isfinite(value) or value <= 0):
             return f"{name} is {number(value)}"
+    theirs = rank_column(signals, "loss")
+    for rank in np.flatnonzero(theirs.bad[:, row]).tolist():
+        return f"the loss of rank {rank + 1} is {number(float(theirs.values[rank, row]))}"
     return "it is not finite"
 
 

@@ -23,12 +23,14 @@ from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.tensor_norms import l2_norms
 from forensics.record.threads import threads_for
 from forensics.record.training_state import gather_state, restore_state
-from forensics.replay.rerun.changes import Changes, applied, select_samples, widen, widened_batch
+from forensics.replay.rerun.changes import Changes, applied, selected, widen, widened_batch
 from forensics.replay.rerun.loop import Loop, make_loop
 from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, put_back
+from forensics.replay.rerun.rank_shares import RankShares, streams_of
 from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
-from forensics.replay.rerun.replayed_step import ReplayedStep, ReplayRecorder, bad_in_row
+from forensics.replay.rerun.replayed_step import ReplayedStep, bad_in_row
 from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
+from forensics.replay.rerun.state_labels import label_of
 from forensics.replay.saved_states.finder import state_root
 from forensics.replay.saved_states.mapped_file import refuse_outside
 from forensics.replay.tracing.tensor_stats import float_tensors
@@ -94,6 +96,7 @@ class Session:
         step_index: the next step.
         batches: the micro-batches of the step under way, or of the last one.
         untestable: by step of the saved states that could not be loaded, the reason.
+        shares: of the ranks that trained; several are replayed rank by rank.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Session:
         self.step_index = 0
         self.batches: list[Batch] = []
         self.untestable: dict[int, str] = {}
+        self.shares = RankShares(manifest.world_size)
         self._found = found
         self._rows = RecordedRows(run.steps)
         self._digests = self.tolerance == 0 and run.steps.has("param_digest")
@@ -150,6 +154,7 @@ class Session:
             self.recipe, self.config, self._found.precision, self._found.device
         )
         self._built = True
+        self.shares.prepare(self.training, self.recipe, self.config.seed)
         self._eager()
         self.step_index, self._wide = 0, False
         self._scan = HealthScan(self.training.model, self.training.optimizers)
@@ -177,7 +182,7 @@ class Session:
         """What is not finite in the state before the next step, as ``ReplayedStep.bad`` has it."""
         if self._seems_finite():
             return ()
-        return tuple(dict.fromkeys(_label(tensor) for tensor in self._scan_state()))
+        return tuple(dict.fromkeys(label_of(tensor) for tensor in self._scan_state()))
 
     def capture(self) -> MemoryState:
         """The state before the next step, copied in memory."""
@@ -201,19 +206,21 @@ class Session:
         self.start()
         state = self.saved(info)  # only now: what the session stood at before is let go of
         restore_state(self.training, state, where=info.path)
+        if lacks := self.shares.load(self.training, state):
+            self.notes.append(f"the saved state of step {info.step:,} {lacks}")
         self.step_index = info.step
         self._scan_state()
 
     # -- one step -------------------------------------------------------------------------
 
     def batch(self, step: int) -> list[Batch]:
-        """The micro-batches of a step, on the device.
+        """The micro-batches of a step, on the device; of several ranks one after the other.
 
         Raises:
             NoBatchError: the recipe raised.
         """
         try:
-            return [to_device(batch, self.device) for batch in self.recipe.batch(step)]
+            return [to_device(b, self.device) for b in self.shares.batch(self.recipe, step)]
         except ForensicsError:
             raise
         except Exception as error:
@@ -238,12 +245,14 @@ class Session:
             NotReplayableError: the change cannot be made here.
         """
         step = self.step_index
-        batches = select_samples(self.recipe, self.batch(step), step, changes)
+        chosen = selected(self.recipe, self.batch(step), step, changes)
+        batches = [batch for _, batch in chosen]
         if (wide := changes.widened) is not None:
             batches = [widened_batch(batch, wide) for batch in batches]
             self._widen(wide)
         self.batches = batches
         loop = self._loop(changes)
+        self.shares.begin(loop.state, [place for place, _ in chosen])
         error: Exception | None = None
         self.step_index = step + 1
         with warnings.catch_warnings():
@@ -255,7 +264,7 @@ class Session:
                     raise
                 except Exception as raised:  # noqa: BLE001 - whatever a loop raises is evidence
                     error = raised
-        return self._result(step, loop.recorder, error, check_state)
+        return self._result(step, loop, error, check_state)
 
     def recorded(self, step: int) -> dict[str, Any] | None:
         """The recorded row of a step, present cells by column; None where there is none."""
@@ -301,11 +310,12 @@ class Session:
             trace(run)
 
     def _result(
-        self, step: int, recorder: ReplayRecorder, error: Exception | None, check_state: bool
+        self, step: int, loop: Loop, error: Exception | None, check_state: bool
     ) -> ReplayedStep:
-        bad = bad_in_row(recorder.last, recorder.nonfinite_grads)
+        recorder = loop.recorder
+        bad = [*self.shares.end(loop.state), *bad_in_row(recorder.last, recorder.nonfinite_grads)]
         if check_state:
-            bad += [_label(tensor) for tensor in self._scan_state()]
+            bad += [label_of(tensor) for tensor in self._scan_state()]
         if error is not None:
             bad.append("exception")
         return ReplayedStep(
@@ -331,6 +341,7 @@ class Session:
                 first_step=self.step_index,
                 arrival_order=self.manifest.arrival_order,
                 wants_digest=self._wants_digest,
+                streams=streams_of(self.training),
             )
         return self._loops[key]
 
@@ -374,20 +385,6 @@ class Session:
         compiled = any(type(m).__name__ == "OptimizedModule" for m in self.training.model.modules())
         if compiled:
             self._settings.enter_context(torch.compiler.set_stance("force_eager"))
-
-
-def _label(tensor: BadTensor) -> str:
-    """As ``ReplayedStep.bad`` names it."""
-    key = tensor.name.rpartition(".")[2]
-    if tensor.kind == "param":
-        return f"param:{tensor.parameter}"
-    if tensor.kind == "buffer":
-        return f"buffer:{tensor.name.removeprefix('model.')}"
-    if tensor.kind == "optimizer":
-        return f"optimizer:{tensor.parameter or tensor.name}.{key}"
-    if tensor.kind == "ema":
-        return f"ema:{tensor.parameter or tensor.name}"
-    return {"lr": "lr", "scaler": "scale"}.get(tensor.kind, f"state:{tensor.name}")
 
 
 def _is_finite(info: CheckpointInfo) -> bool:

@@ -37,6 +37,7 @@ def remedies(
     *,
     first_bad_step: int,
     samples: Sequence[int] = (),
+    rank: int | None = None,
     reproduces: bool | None = None,
     persistence: Persistence = Persistence.UNKNOWN,
     skipped: bool = False,
@@ -53,6 +54,7 @@ def remedies(
         table: what was tried.
         first_bad_step: the bad step.
         samples: the guilty ones.
+        rank: whose batch they are of, where several ranks trained.
         reproduces: what ``again`` said.
         persistence: of the fault.
         skipped: the record says that the optimizer did not step.
@@ -71,7 +73,9 @@ def remedies(
         resume = [text.replace(", the last good one.", again) for text in resume]
     if reproduces is False:
         return tuple([*_not_reproduced(origin), *resume][:AT_MOST])
-    proven = [*_proven(table, growth, samples, first_bad_step, persistence)]
+    whose = "the batch" if rank is None else f"rank {rank}'s batch"
+    leave = f"{_samples(samples)} out of {whose}"
+    proven = [*_proven(table, growth, leave, first_bad_step, persistence)]
     found = [*proven[:2], *_excluded(table), *resume]
     advice = _advice(origin, growth, table)
     if advice and _cause_is_known(origin):  # what makes the step finite is beside the point
@@ -148,7 +152,7 @@ def _not_reproduced(origin: Origin | None) -> Iterator[str]:
 def _proven(
     table: Sequence[WhatIf],
     growth: Growth | None,
-    samples: Sequence[int],
+    leave: str,
     step: int,
     lasting: Persistence,
 ) -> Iterator[str]:
@@ -161,10 +165,7 @@ def _proven(
         finite.pop(WITHOUT_SAMPLES, None)
         finite.pop(WITHOUT_BATCH, None)
     if WITHOUT_SAMPLES in finite:
-        yield (
-            f"Leave {_samples(samples)} out of the batch of step {step:,}: "
-            f"{_carries_on(finite[WITHOUT_SAMPLES], step)}."
-        )
+        yield (f"Leave {leave} of step {step:,}: {_carries_on(finite[WITHOUT_SAMPLES], step)}.")
     elif WITHOUT_BATCH in finite:
         yield f"Skip the batch of step {step:,}: {_carries_on(finite[WITHOUT_BATCH], step)}."
     but = ", but does not stop the growth" if growth is not None else ""

@@ -65,18 +65,25 @@ def select_samples(
     Raises:
         NotReplayableError: no sample is left.
     """
+    return [batch for _, batch in selected(recipe, batches, step, changes)]
+
+
+def selected(
+    recipe: Recipe, batches: Sequence[Batch], step: int, changes: Changes
+) -> list[tuple[int, Batch]]:
+    """The same with the place that each micro-batch had: those without a sample are gone."""
     if step not in changes.drop and step not in changes.keep:
-        return list(batches)
+        return list(enumerate(batches))
     sizes = [batch_size(batch) for batch in batches]
     wanted = set(changes.keep.get(step, range(sum(sizes)))) - set(changes.drop.get(step, ()))
-    chosen: list[Batch] = []
+    chosen: list[tuple[int, Batch]] = []
     start = 0
-    for batch, size in zip(batches, sizes, strict=True):
+    for place, (batch, size) in enumerate(zip(batches, sizes, strict=True)):
         local = [i for i in range(size) if start + i in wanted]
         if len(local) == size:
-            chosen.append(batch)
+            chosen.append((place, batch))
         elif local:
-            chosen.append(recipe.select(batch, local))
+            chosen.append((place, recipe.select(batch, local)))
         start += size
     if not chosen:
         raise NotReplayableError("no sample of the batch is left", where=f"step {step}")

@@ -17,6 +17,7 @@ from forensics.record.precision import Precision
 from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.train_step import AmpTrainState
 from forensics.replay.rerun.changes import Changes
+from forensics.replay.rerun.emulated_ranks import EmulatedRanks, RankStreams
 from forensics.replay.rerun.replayed_step import ReplayRecorder
 
 
@@ -88,6 +89,7 @@ def make_loop(
     first_step: int,
     arrival_order: Sequence[str],
     wants_digest: Callable[[], bool],
+    streams: RankStreams | None = None,
 ) -> Loop:
     """The loop for the steps from ``first_step`` on.
 
@@ -100,6 +102,7 @@ def make_loop(
         first_step: the next step.
         arrival_order: of the gradients, as recorded.
         wants_digest: is the digest of the parameters wanted for the step under way?
+        streams: the random numbers of all ranks, where several are replayed at once.
     """
     parameters = tracked_parameters(training.model, training.optimizers)
     arrival = ArrivalOrder(parameters, arrival_order)
@@ -114,7 +117,8 @@ def make_loop(
         )
         return Loop(ReplayRecorder(parameters, watch, wants_digest), None, watch)
     recorder = ReplayRecorder(parameters, None, wants_digest)
-    state = AmpTrainState(
+    kind = AmpTrainState if streams is None else EmulatedRanks
+    state = kind(
         training.model,
         training.optimizers,
         training.loss,
@@ -129,6 +133,8 @@ def make_loop(
         arrival=arrival,
         say=lambda _: None,
     )
+    if isinstance(state, EmulatedRanks) and streams is not None:
+        state.streams = streams
     return Loop(recorder, state, None)
 
 

@@ -21,6 +21,9 @@ from forensics.runlog.manifest import Manifest
 
 Say = Callable[[str], None]
 
+MOST_RANKS = 1024
+"""Ranks that one process replays one after the other: a step takes as many times as long."""
+
 
 @dataclass(frozen=True)
 class Rebuilt:
@@ -66,6 +69,7 @@ def rebuild(
         InputError, UsageError: the recipe that the user names cannot be loaded.
     """
     kind = find_recipe(recipe) if recipe else _recorded_recipe(manifest)
+    _check_ranks(manifest, kind)
     config = _config(manifest, kind)
     wanted = device or manifest.device or "cpu"
     lacks: list[str] = []
@@ -86,8 +90,22 @@ def rebuild(
         notes[:0] = [text.replace("recording on", "replaying on") for text in lacks]
     for note in notes:
         say(note)
-    exact = target.type == "cpu" and not cross and not other
+    # Of two addends the order is no matter; how more are added up is the reduction's to choose.
+    exact = target.type == "cpu" and not cross and not other and manifest.world_size <= 2
     return Rebuilt(kind, config, target, precision, cross, exact, tuple(notes), bool(code))
+
+
+def _check_ranks(manifest: Manifest, kind: type[Recipe]) -> None:
+    """Can one process make the steps of all ranks?"""
+    size = manifest.world_size
+    if size > 1 and kind.step is not None:
+        raise NotReplayableError(
+            f"was trained on {size} ranks by a step of its own, which reduces its gradients where "
+            "one process cannot",
+            where="recipe",
+        )
+    if size > MOST_RANKS:
+        raise NotReplayableError(f"trained on {size:,} ranks: too many for one process")
 
 
 def _recorded_recipe(manifest: Manifest) -> type[Recipe]:

@@ -1,0 +1,97 @@
+"""The micro-batches of all ranks of a step, and which rank went bad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from forensics.record.ranks.share import batch_of
+from forensics.record.recipe import Batch, Recipe, Training
+from forensics.replay.rerun.changes import batch_size
+from forensics.replay.rerun.emulated_ranks import EmulatedRanks, RankStreams
+
+EXTRA = "emulated ranks"
+"""Under which a training keeps the ranks' random numbers while it is replayed."""
+
+
+@dataclass
+class RankShares:
+    """The ranks of a run that one process replays; with one rank only, nothing is different.
+
+    Attributes:
+        size: how many ranks trained.
+        bad: those whose own loss or gradient was bad in the last step, where there are several.
+        samples: how many each rank had in the last step.
+    """
+
+    size: int
+    bad: tuple[int, ...] = ()
+    samples: tuple[int, ...] = ()
+    _ranks: Sequence[int] = ()
+
+    def prepare(self, training: Training, recipe: Recipe, seed: int) -> None:
+        """A training that was just built gets the random numbers of every rank."""
+        if self.size > 1:
+            recipe.world_size = self.size
+            training.extra = {**training.extra, EXTRA: RankStreams(seed, self.size)}
+
+    def load(self, training: Training, state: Mapping[str, Any]) -> str:
+        """The random numbers of a saved state; what it lacks, in one clause."""
+        streams = streams_of(training)
+        if streams is None or streams.take_over(state):
+            return ""
+        return "lacks the random numbers of the other ranks"
+
+    def batch(self, recipe: Recipe, step: int) -> list[Batch]:
+        """The micro-batches of a step, those of rank 0 first."""
+        if self.size == 1:
+            return recipe.batch(step)
+        shares = [batch_of(recipe, step, rank, self.size) for rank in range(self.size)]
+        self._ranks = [rank for rank, share in enumerate(shares) for _ in share]
+        self.samples = tuple(sum(map(batch_size, share)) for share in shares)
+        return [batch for share in shares for batch in share]
+
+    def begin(self, state: Any, places: Sequence[int]) -> None:
+        """Tell the step that is about to be run whose the micro-batches are.
+
+        Args:
+            state: of the loop.
+            places: which of the step's micro-batches are left.
+        """
+        if isinstance(state, EmulatedRanks):
+            state.ranks = [self._ranks[place] for place in places]
+            state.losses, state.bad_gradients = {}, ()
+
+    def end(self, state: Any) -> tuple[str, ...]:
+        """What was bad in the step and is not in rank 0's row."""
+        if not isinstance(state, EmulatedRanks):
+            return ()
+        self.bad = state.bad_ranks
+        return ("loss",) * state.any_bad_loss
+
+    def told(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a result for a person: the rank, and its samples by its own count.
+
+        Args:
+            fields: as they were found, samples counted over all ranks in a row.
+        """
+        told = dict(fields)
+        bad = told.get("bad_ranks", ())
+        if self.size == 1 or not bad:
+            told.pop("bad_ranks", None)
+            return told
+        told["rank"] = rank = bad[0]
+        start, samples = sum(self.samples[:rank]), told.get("samples", ())
+        own = [index - start for index in samples if 0 <= index - start < self.samples[rank]]
+        if len(own) == len(samples):
+            told.update(samples=tuple(own), batch_size=self.samples[rank])
+        else:
+            told["samples_note"] = "counted over the batches of all ranks in a row"
+        return told
+
+
+def streams_of(training: Training) -> RankStreams | None:
+    """The random numbers of the ranks that a training stands for; None for one rank."""
+    found = training.extra.get(EXTRA)
+    return found if isinstance(found, RankStreams) else None
