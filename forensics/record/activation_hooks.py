@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from forensics.record.plain_names import named_modules
 from forensics.record.readback import read_scalars
 from forensics.runlog.activations import ACTIVATION_STATISTICS, GRAD_STD
 
@@ -27,7 +28,7 @@ class ActivationHooks:
     def __init__(self, model: nn.Module) -> None:
         self._modules = [
             (name, module)
-            for name, module in model.named_modules()
+            for name, module in named_modules(model)
             if name and not isinstance(module, _CONTAINERS)
         ]
         self._hooks: list[RemovableHandle] = []

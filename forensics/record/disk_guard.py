@@ -18,12 +18,13 @@ class _Loss:
     first: int
     last: int
     count: int = 1
+    noun: str = "write"
 
     def clause(self, kind: str) -> str:
         span = f"at step {self.first}"
         if self.last > self.first:
             span = f"between steps {self.first} and {self.last}"
-        times = "1 write" if self.count == 1 else f"{self.count:,} writes"
+        times = f"1 {self.noun}" if self.count == 1 else f"{self.count:,} {self.noun}s"
         return f"{kind}: {times} failed {span} ({self.reason})"
 
 
@@ -52,14 +53,26 @@ class DiskGuard:
         try:
             yield
         except expected as error:
-            self._note(kind, _reason(error))
+            self._note(kind, _reason(error), "cannot be written")
 
-    def _note(self, kind: str, reason: str) -> None:
+    @contextmanager
+    def shielding(self, call: str) -> Iterator[None]:
+        """What the recorder does within somebody's loop: no error of it may end that.
+
+        Args:
+            call: such as ``gradients()``.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a record is never worth a training
+            self._note(call, f"{type(error).__name__}: {_reason(error)}", "failed", "call")
+
+    def _note(self, kind: str, reason: str, what: str, noun: str = "write") -> None:
         lost = self._lost.get(kind)
         if lost is None:
-            self._lost[kind] = _Loss(reason, self.step, self.step)
+            self._lost[kind] = _Loss(reason, self.step, self.step, noun=noun)
             self._say(
-                f"step {self.step}: {kind} cannot be written ({reason}): the training goes on, "
+                f"step {self.step}: {kind} {what} ({reason}): the training goes on, "
                 "the record has a gap"
             )
         else:

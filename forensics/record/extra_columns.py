@@ -53,6 +53,11 @@ class ExtraColumns:
         """Does the row of this step get filled?"""
         return bool(self._names) and step % self._log_every == 0
 
+    def follow(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
+        """Other parameters are trained from now on; what was gathered of the step is dropped."""
+        self._parameters = list(parameters)
+        self._gathered, self._digest, self._before, self._change = {}, [], None, {}
+
     def count_tokens(self, tokens: int) -> None:
         """Tokens (or samples) that the step under way has consumed."""
         self._tokens += tokens

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from forensics.record.plain_names import named_parameters
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import l2_norms
 from forensics.runlog.checkpoint_files import BadTensor as BadTensor
@@ -32,8 +33,8 @@ class HealthScan:
     """
 
     def __init__(self, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        names = {id(p): name for name, p in model.named_parameters()}
-        tied = model.named_parameters(remove_duplicate=False)
+        names = {id(p): name for name, p in named_parameters(model)}
+        tied = named_parameters(model, remove_duplicate=False)
         self._owner = {f"model.{name}": names[id(p)] for name, p in tied}
         self._owner |= {f"ema.shadow.{name}": name for name in names.values()}
         for i, optimizer in enumerate(optimizers):

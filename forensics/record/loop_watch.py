@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from forensics.record import loop_notes
 from forensics.record.clipping import GradNorms, first_non_finite_grad, grad_norms
-from forensics.record.loss_scale import found_infs, grads_are_scaled, scale_tensor
+from forensics.record.loop_entries import (
+    Entry,
+    Stamps,
+    entry_of,
+    gradients_of,
+    has_closure,
+    post_clip_norm,
+    scalars_of,
+    stamps,
+    take_scalars,
+    unwritten,
+)
+from forensics.record.loop_notes import LoopNotes
+from forensics.record.loop_order import LoopOrder, is_sound
+from forensics.record.loop_scalers import LoopScalers, as_scalers
+from forensics.record.measured_step import merged, of_members
 from forensics.record.parameters import ArrivalOrder, learning_rates
 from forensics.record.readback import read_scalars
 from forensics.record.step_log import SkipLog, StepLog
-from forensics.record.tensor_norms import combine, l2_norms
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD, SKIP_NONFINITE_LOSS, SKIP_OTHER
 
-_Stamps = list[tuple[weakref.ref[Tensor], int]]
-"""Of each gradient the tensor itself and how often it has been written: nothing is read."""
-
-
-@dataclass
-class _Entry:
-    """One call of an optimizer's ``step``: what it was handed, still on the device."""
-
-    optimizer: Optimizer
-    gradients: _Stamps
-    grad_l2: list[Tensor]
-    found_inf: Tensor | None
-    grad_scale: Tensor | None
-    overflowed: bool = False
-    post: float = 0.0
+_WRITES_BY_STEP = 2
+"""A clip and the unscaling inside ``scaler.step`` write each gradient once."""
 
 
 @dataclass
 class _Seen:
-    """What has been seen of the step so far."""
+    """What has been seen of the step so far.
+
+    Attributes:
+        scales: in force; of the step before it (``stale``) where nothing has been read since.
+        turns: ids of the optimizers whose gradients were measured.
+        loss, loss_value: as given to ``gradients``, and as read there.
+        overflowed: ids of the optimizers whose gradients the scaler found to be non-finite.
+        scaled: of each optimizer measured, stamps of its gradients and whether they were scaled.
+    """
 
     lrs: tuple[float, ...]
-    scale: float
+    scales: list[float]
+    stale: bool = False
     norms: GradNorms | None = None
+    measured: int = 0
+    turns: set[int] = field(default_factory=set)
+    loss: Tensor | float | None = None
+    loss_value: float | None = None
     overflowed: set[int] = field(default_factory=set)
-    grads_scaled: bool = False
-    entries: list[_Entry] = field(default_factory=list)
+    scaled: dict[int, tuple[Stamps, bool]] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
 
 
 class LoopWatch:
@@ -58,99 +72,151 @@ class LoopWatch:
     their kernel. The step counts as skipped when none stepped, or when one stayed behind because
     of non-finite gradients (its found_inf was seen, or the loss scale fell).
 
+    Where ``gradients`` is given the loss, it reads all that a step needs at once. What remains is
+    the norm after the clip. With ``defer`` that is read together with the gradients of the next
+    step, and the row is handed out late, unless something in it is bad.
+
     Args:
-        named_parameters: what the gradients are taken of.
+        named_parameters: what the gradients are taken of; may be replaced when there are others.
         optimizers: those whose steps count.
-        scaler: the loop's GradScaler, if it has one.
+        scaler: the loop's GradScaler, several of them, or None.
         measure_post_clip: take the norm again at optimizer entry, after the loop's own clip.
+        max_norm: the threshold of the loop's clip, where it is known.
         first_step: index of the next step.
         arrival: in which order gradients arrive.
+        notes: where wrong orders are counted.
+        defer: wait for the device once a step only.
+        shield: what keeps an error in a hook from the loop's ``optimizer.step()``.
 
     Attributes:
+        late: the row of the step before, now complete; whoever takes it sets None.
         repeated: steps so far in which one optimizer's ``step`` was called more than once.
-        reapplied: those of them in which it was handed the very same gradients again.
-        first_reapplied: the first such step, or None.
     """
 
     def __init__(
         self,
         named_parameters: Sequence[tuple[str, Tensor]],
         optimizers: Sequence[Optimizer],
-        scaler: GradScaler | None = None,
+        scaler: Any = None,
         *,
         measure_post_clip: bool = True,
+        max_norm: float | None = None,
         first_step: int = 0,
         arrival: ArrivalOrder | None = None,
+        notes: LoopNotes | None = None,
+        defer: bool = False,
+        shield: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self.parameters, self.optimizers = list(named_parameters), list(optimizers)
         self.arrival = arrival or ArrivalOrder(self.parameters)
         self.step_index = first_step
-        self.repeated = self.reapplied = 0
-        self.first_reapplied: int | None = None
-        self._measure = measure_post_clip
-        device = self.parameters[0][1].device
-        self._scaler = scaler or GradScaler(device.type, enabled=False)
-        self._scale = scale_tensor(self._scaler, device)
+        self.notes = notes or LoopNotes()
+        self.repeated = 0
+        self.late: StepLog | None = None
+        self._waiting: tuple[StepLog, list[Entry]] | None = None
+        self._measure, self._defer, self._shield = measure_post_clip, defer, shield
+        self._scalers = LoopScalers(as_scalers(scaler), self.parameters[0][1].device)
+        self._order = LoopOrder(self.notes, self._scalers, max_norm)
+        self._applied: dict[int, Stamps] = {}
+        self._inside: set[int] = set()
         self._hooks: list[RemovableHandle] = []
         for optimizer in self.optimizers:
             self._hooks += [
                 optimizer.register_step_pre_hook(self._entered),
                 optimizer.register_step_post_hook(self._left),
             ]
-        self._seen = _Seen(learning_rates(self.optimizers), read_scalars([self._scale])[0])
+        self._seen = _Seen(learning_rates(self.optimizers), read_scalars(self._scalers.scales()))
 
-    def gradients(self) -> GradNorms:
-        """Measure the gradients where the loop is about to clip them; one blocking read."""
-        self.arrival.settle()
-        seen = self._seen
-        owners, found = self._found_infs()
-        seen.norms = grad_norms(self.parameters, [self._scale, *found])
-        seen.scale, *flags = seen.norms.alongside
-        seen.overflowed = {owner for owner, flag in zip(owners, flags, strict=True) if flag > 0}
-        seen.lrs = learning_rates(self.optimizers)
-        seen.grads_scaled = grads_are_scaled(self._scaler, self._active())
-        return seen.norms
+    @property
+    def reapplied(self) -> int:
+        """Steps in which an optimizer was handed the very same gradients again."""
+        return self.notes.count(loop_notes.REAPPLIED)
+
+    @property
+    def first_reapplied(self) -> int | None:
+        """The first such step, or None."""
+        return self.notes.first(loop_notes.REAPPLIED)
+
+    @property
+    def norms(self) -> GradNorms | None:
+        """Of the step under way, over all optimizers measured so far."""
+        return self._seen.norms
+
+    @property
+    def waiting(self) -> bool:
+        """Is the last row waiting for its norm after the clip?"""
+        return self._waiting is not None
 
     @property
     def grads_scaled(self) -> bool:
-        """Were the gradients just measured still multiplied by the loss scale?"""
-        return self._seen.grads_scaled
+        """Were gradients measured that are still multiplied by the loss scale?"""
+        return any(scaled for _, scaled in self._seen.scaled.values())
 
-    def end_step(self, loss: Tensor | float) -> StepLog | SkipLog:
-        """What the step came to; one blocking read."""
+    def gradients(
+        self,
+        loss: Tensor | float | None = None,
+        optimizers: Optimizer | Iterable[Optimizer] | None = None,
+    ) -> GradNorms:
+        """Measure the gradients where the loop is about to clip them; one blocking read.
+
+        Args:
+            loss: of the step, where it is known already; it is read along.
+            optimizers: whose gradients; by default those that have not been applied yet.
+        """
         self.arrival.settle()
+        seen, turn = self._seen, self._turn(optimizers)
+        owners, found = self._scalers.found_infs(self.optimizers)
+        scales = self._scalers.scales()
+        given = [loss] if isinstance(loss, Tensor) else []
+        waiting = [] if self._waiting is None else scalars_of(self._waiting[1])
+        members = of_members(self.parameters, self.optimizers, turn)
+        norms = grad_norms(members, [*scales, *found, *given, *waiting])
+        values = iter(norms.alongside)
+        seen.scales, seen.stale = [next(values) for _ in scales], False
+        seen.overflowed |= {owner for owner in owners if next(values) > 0}
+        if loss is not None:
+            seen.loss, seen.loss_value = loss, next(values) if given else float(loss)
+        self._complete(list(values))
+        seen.lrs = learning_rates(self.optimizers)
+        seen.norms = merged(seen.norms, norms, {name for name, _ in members})
+        seen.turns |= {id(optimizer) for optimizer in turn}
+        seen.measured += 1
+        self._mark_scaled(turn, norms)
+        return norms
+
+    def end_step(self, loss: Tensor | float | None = None) -> StepLog | SkipLog:
+        """What the step came to.
+
+        Args:
+            loss: of the step; not needed where ``gradients`` was given it.
+
+        Returns:
+            The row. Where ``waiting``, it still lacks the norm after the clip, and ``late`` holds
+            all of it after the next ``gradients``.
+        """
         seen = self._seen
-        mean_loss, scale = self._read(loss)
-        fell = scale < seen.scale
-        calls = [id(entry.optimizer) for entry in seen.entries]
-        self.repeated += len(calls) > len(set(calls))
-        if _applied_again(seen.entries):
-            self.reapplied += 1
-            self.first_reapplied = (
-                self.step_index if self.first_reapplied is None else self.first_reapplied
-            )
-        stepped = {id(entry.optimizer) for entry in seen.entries if not entry.overflowed}
-        behind = {id(optimizer) for optimizer in self.optimizers} - stepped
-        overflowed = seen.overflowed | {id(e.optimizer) for e in seen.entries if e.overflowed}
-        skipped = not stepped or bool(behind and (overflowed & behind or fell))
-        common: dict[str, Any] = {
-            "step": self.step_index,
-            "lrs": seen.lrs,
-            "loss": mean_loss,
-            "scaler_scale": seen.scale,
-            "grad_l2_pre_clip": None if seen.norms is None else seen.norms.total,
-            "norm_overflow": seen.norms is not None and seen.norms.overflowed,
-            "grads_scaled": seen.grads_scaled,
-        }
-        log: StepLog | SkipLog
-        if skipped:
-            reason = self._reason(mean_loss, bool(overflowed) or fell)
-            log = SkipLog(**common, skip_reason=reason)
-        else:
-            log = StepLog(**common, grad_l2_post_clip=self._post_clip())
-        self.step_index += 1
-        self._seen = _Seen(learning_rates(self.optimizers), scale)
-        return log
+        after: list[float] | None = None
+        try:
+            self.resolve()  # no gradients() came between
+            self.arrival.settle()
+            if self._knows_all(loss):
+                return self._known_step()
+            mean_loss, after = self._read(loss)
+            return self._log(mean_loss, after)
+        finally:
+            self._applied |= {id(e.optimizer): e.gradients for e in seen.entries}
+            self.step_index += 1
+            lrs, scales = learning_rates(self.optimizers), after or seen.scales
+            self._seen = _Seen(lrs, scales, stale=after is None)
+
+    def resolve(self) -> None:
+        """Read what a waiting row waits for, now."""
+        if self._waiting is not None:
+            self._complete(read_scalars(scalars_of(self._waiting[1])))
+
+    def ended_by(self, error: BaseException) -> None:
+        """Note what is wrong with the order of a loop that this error has ended."""
+        self._order.ended_by(error, self.step_index, self._seen.entries, self.optimizers)
 
     def close(self) -> None:
         """Take all hooks away."""
@@ -158,112 +224,156 @@ class LoopWatch:
             hook.remove()
         self.arrival.close()
 
+    # -- hooks ----------------------------------------------------------------------------
+
     def _entered(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Pre-hook of every optimizer: nothing is read here, so nothing waits."""
-        if not _has_closure(args, kwargs):
-            self._note_entry(optimizer)
+        with self._shield("the hook of optimizer.step()"):
+            if has_closure(args, kwargs):
+                self._inside.add(id(optimizer))
+            else:
+                self._note_entry(optimizer, closure=False)
 
     def _left(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """Post-hook: what a closure computed and clipped within ``step`` is there only now."""
-        if _has_closure(args, kwargs):
-            self._note_entry(optimizer)
+        with self._shield("the hook of optimizer.step()"):
+            if has_closure(args, kwargs):
+                self._inside.discard(id(optimizer))
+                self._note_entry(optimizer, closure=True)
 
-    def _note_entry(self, optimizer: Optimizer) -> None:
+    def _note_entry(self, optimizer: Optimizer, *, closure: bool) -> None:
         seen = self._seen
         seen.lrs = learning_rates(self.optimizers)
-        grads = [
-            p.grad
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
+        self._order.entered(self.step_index, optimizer, closure=closure)
+        marks, scaled = seen.scaled.get(id(optimizer), ([], False))
+        sole = len(self.optimizers) == 1
+        if scaled and not sole and not unwritten(marks, gradients_of(optimizer), _WRITES_BY_STEP):
+            seen.scaled[id(optimizer)] = (marks, False)  # those measured were others
+        seen.entries.append(entry_of(optimizer, measure=self._measure, closure=closure))
+
+    # -- gradients() ----------------------------------------------------------------------
+
+    def _turn(self, chosen: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
+        """Whose gradients are measured: those chosen, else those that no step has used yet."""
+        seen = self._seen
+        for optimizer in self.optimizers:
+            self._scalers.meet(optimizer)
+        if chosen is not None:
+            return [chosen] if isinstance(chosen, Optimizer) else list(chosen)
+        if self._inside:
+            return self.optimizers
+        applied = self._applied | {id(e.optimizer): e.gradients for e in seen.entries}
+        fresh = [
+            o
+            for o in self.optimizers
+            if id(o) not in applied or not unwritten(applied[id(o)], gradients_of(o))
         ]
-        # Under a fused optimizer the scaler leaves the unscaling and the skip to the kernel.
-        seen.entries.append(
-            _Entry(
-                optimizer,
-                [(weakref.ref(grad), grad._version) for grad in grads],
-                l2_norms([_values(g) for g in grads]) if self._measure else [],
-                getattr(optimizer, "found_inf", None),
-                getattr(optimizer, "grad_scale", None),
-            )
+        entered = {id(entry.optimizer) for entry in seen.entries}
+        waiting = [o for o in fresh if id(o) not in entered] or fresh
+        self._order.asked(self.step_index, seen.entries, waiting, seen.measured)
+        return waiting or self.optimizers
+
+    def _mark_scaled(self, turn: Sequence[Optimizer], norms: GradNorms) -> None:
+        """Whose gradients, of those just measured, are still multiplied by the loss scale."""
+        if not self._scalers:
+            return
+        l2 = dict(zip(norms.names, norms.l2, strict=True))
+        for optimizer in turn:
+            own = of_members(self.parameters, self.optimizers, [optimizer])
+            scaled = any(l2.get(name) for name, _ in own) and self._scalers.still_scaled(optimizer)
+            marks = stamps(gradients_of(optimizer)) if scaled else []
+            self._seen.scaled[id(optimizer)] = (marks, scaled)
+
+    def _complete(self, values: Sequence[float]) -> None:
+        """The row that waits, from what was read of its entries."""
+        if self._waiting is not None:
+            log, entries = self._waiting
+            take_scalars(entries, iter(values))
+            self.late, self._waiting = replace(log, grad_l2_post_clip=post_clip_norm(entries)), None
+
+    # -- end_step() -----------------------------------------------------------------------
+
+    def _knows_all(self, loss: Tensor | float | None) -> bool:
+        """Is all but the norm after the clip known, and the device worth not waiting for?"""
+        seen = self._seen
+        entered = {id(entry.optimizer) for entry in seen.entries}
+        told = self.optimizers if self._scalers else ()
+        return (
+            self._defer
+            and seen.loss_value is not None
+            and (loss is None or loss is seen.loss)
+            and {*entered, *map(id, told)} <= seen.turns
+            and self._is_sound(seen.loss_value)
+            and not seen.overflowed
+            and not self._order.clip.norms(seen.entries)
         )
 
-    def _read(self, loss: Tensor | float) -> tuple[float, float]:
-        """Loss and scale, and what the entries still hold on the device."""
-        entries = self._seen.entries
-        scalars = [loss] if isinstance(loss, Tensor) else []
-        scalars.append(self._scale)
-        for entry in entries:
-            scalars += [t for t in (entry.found_inf, entry.grad_scale) if t is not None]
-            scalars += entry.grad_l2
-        values = iter(read_scalars(scalars))
-        mean_loss = next(values) if isinstance(loss, Tensor) else float(loss)
-        scale = next(values)
-        for entry in entries:
-            entry.overflowed = entry.found_inf is not None and next(values) > 0
-            unscale = 1.0 if entry.grad_scale is None else next(values)
-            entry.post = combine([next(values) for _ in entry.grad_l2]) / unscale
-        return mean_loss, scale
+    def _known_step(self) -> StepLog | SkipLog:
+        """The row without a read; all is finite, so no scaler has held an optimizer back."""
+        seen = self._seen
+        assert seen.loss_value is not None
+        log = self._log(seen.loss_value, None)
+        if isinstance(log, StepLog) and self._measure:
+            log = replace(log, grad_l2_post_clip=None)
+            self._waiting = (log, seen.entries)
+        return log
 
-    def _post_clip(self) -> float | None:
-        """Over all optimizers, of each its last call: two calls are no larger gradient."""
-        last = {id(entry.optimizer): entry.post for entry in self._seen.entries}
-        return combine(list(last.values())) if self._measure else None
+    def _read(self, loss: Tensor | float | None) -> tuple[float | None, list[float]]:
+        """Loss and scales, and what the entries still hold on the device: one blocking read."""
+        seen = self._seen
+        entries = seen.entries
+        scales = self._scalers.scales()
+        held = scalars_of(entries)
+        late = self._order.clip.norms(entries)
+        given = [loss] if isinstance(loss, Tensor) else []
+        values = iter(read_scalars([*given, *scales, *held, *late]))
+        mean_loss = seen.loss_value if loss is None else next(values) if given else float(loss)
+        after = [next(values) for _ in scales]
+        if seen.stale:
+            seen.scales = after
+        take_scalars(entries, values)
+        self._order.clipped_late(self.step_index, entries, list(values))
+        return mean_loss, after
 
-    def _reason(self, loss: float, overflowed: bool) -> str:
+    def _log(self, loss: float | None, after: list[float] | None) -> StepLog | SkipLog:
+        """The row of the step, with the scales after it where they were read."""
+        seen = self._seen
+        calls = [id(entry.optimizer) for entry in seen.entries]
+        self.repeated += len(calls) > len(set(calls))
+        fell = after is not None and any(a < b for a, b in zip(after, seen.scales, strict=True))
+        stepped = {id(entry.optimizer) for entry in seen.entries if not entry.overflowed}
+        behind = {id(optimizer) for optimizer in self.optimizers} - stepped
+        overflowed = seen.overflowed | {id(e.optimizer) for e in seen.entries if e.overflowed}
+        held_back = bool(overflowed) or fell
+        sound = self._is_sound(loss) and not held_back
+        self._order.ended(self.step_index, seen.entries, seen.measured, sound=sound)
+        norms = seen.norms if seen.norms is not None and seen.norms.names else None
+        common: dict[str, Any] = {
+            "step": self.step_index,
+            "lrs": seen.lrs,
+            "loss": math.nan if loss is None else loss,
+            "loss_known": loss is not None,
+            "scaler_scale": seen.scales[0],
+            "grad_l2_pre_clip": None if norms is None else norms.total,
+            "norm_overflow": norms is not None and norms.overflowed,
+            "grads_scaled": self.grads_scaled,
+        }
+        if not stepped or bool(behind and (overflowed & behind or fell)):
+            return SkipLog(**common, skip_reason=self._reason(loss, held_back))
+        post = post_clip_norm(seen.entries) if self._measure else None
+        return StepLog(**common, grad_l2_post_clip=post)
+
+    def _is_sound(self, loss: float | None) -> bool:
+        norms = self._seen.norms
+        return is_sound(loss, None if norms is None else norms.total) and not (
+            norms is not None and norms.overflowed
+        )
+
+    def _reason(self, loss: float | None, overflowed: bool) -> str:
         """Why a step was skipped, as far as it can be seen."""
         norms = self._seen.norms
         if norms is not None and norms.nonfinite:
             return f"{SKIP_NONFINITE_GRAD}:{first_non_finite_grad(norms, self.arrival.names)}"
-        if norms is None and not math.isfinite(loss):
+        if norms is None and loss is not None and not math.isfinite(loss):
             return SKIP_NONFINITE_LOSS
         return SKIP_NONFINITE_GRAD if overflowed else SKIP_OTHER
-
-    def _found_infs(self) -> tuple[list[int], list[Tensor]]:
-        """The found_inf tensors of the optimizers that were unscaled, and whose each is."""
-        pairs = [(id(o), t) for o in self.optimizers for t in found_infs(self._scaler, [o])]
-        return [owner for owner, _ in pairs], [tensor for _, tensor in pairs]
-
-    def _active(self) -> list[Optimizer]:
-        """The optimizers with a gradient: one that rests this step was not unscaled either."""
-        return [
-            o
-            for o in self.optimizers
-            if any(p.grad is not None for group in o.param_groups for p in group["params"])
-        ]
-
-
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    """Was ``step`` handed a closure, that is, are the gradients computed within it?
-
-    Args:
-        args: of the call, the optimizer itself first.
-        kwargs: of the call.
-    """
-    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
-
-
-def _values(grad: Tensor) -> Tensor:
-    return grad.coalesce()._values() if grad.is_sparse else grad
-
-
-def _applied_again(entries: Sequence[_Entry]) -> bool:
-    """Did an optimizer that stepped enter again with the same gradients, unwritten in between?"""
-    earlier: dict[int, _Stamps] = {}
-    for entry in entries:
-        if entry.overflowed or not entry.gradients:
-            continue
-        before = earlier.get(id(entry.optimizer))
-        if before is not None and _same(before, entry.gradients):
-            return True
-        earlier[id(entry.optimizer)] = entry.gradients
-    return False
-
-
-def _same(before: _Stamps, after: _Stamps) -> bool:
-    if len(before) != len(after):
-        return False
-    return all(
-        old_version == version and (grad := new()) is not None and old() is grad
-        for (old, old_version), (new, version) in zip(before, after, strict=True)
-    )

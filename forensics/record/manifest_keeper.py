@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from forensics.errors import RecordingStoppedError, TrainingRaisedError
 from forensics.record.disk_guard import DiskGuard
 from forensics.runlog.manifest import Ended, Manifest, Segment, write_manifest
 
@@ -45,3 +46,19 @@ class ManifestKeeper:
 def now() -> str:
     """UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def ending_of(error: BaseException, step: int) -> Ended:
+    """What to write of a run that this error ended.
+
+    Args:
+        error: that left the loop.
+        step: the step under way.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return Ended("interrupted", step)
+    if isinstance(error, RecordingStoppedError):
+        return Ended("alarm", step - 1, error.what)
+    if isinstance(error, TrainingRaisedError):
+        return Ended("exception", step, error.what)
+    return Ended("exception", step, f"{type(error).__name__}: {error}")

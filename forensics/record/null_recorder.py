@@ -12,11 +12,15 @@ class NullRecorder:
 
     replaying = False
 
-    def gradients(self) -> float:
+    def resume(self) -> int:
+        """Nothing to go on with: step 0."""
+        return 0
+
+    def gradients(self, loss: Any = None, *, optimizers: Any = None) -> float:
         """Measures nothing: NaN."""
         return math.nan
 
-    def end_step(self, loss: Any) -> None:
+    def end_step(self, loss: Any = None) -> None:
         """Nothing."""
 
     def observe(self, grads: Any, *, scaled: bool = False) -> None:
@@ -29,6 +33,9 @@ class NullRecorder:
         """Nothing."""
 
     def saved(self, path: Any, step: int | None = None) -> None:
+        """Nothing."""
+
+    def reducing(self) -> None:
         """Nothing."""
 
     def count_tokens(self, tokens: int) -> None:

@@ -9,25 +9,31 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from forensics.record.plain_names import named_parameters
 from forensics.runlog.manifest import ParameterInfo
 
 
 def tracked_parameters(
     model: nn.Module, optimizers: Iterable[Optimizer]
 ) -> list[tuple[str, Tensor]]:
-    """The parameters that the optimizers hold, each once, by name and in network order.
+    """The parameters that the optimizers hold, each once, by plain name and in network order.
 
     One that the model does not own comes last, as ``optimizers.I.J`` (its place in optimizer I).
-    Parameter groups added later are not in the list.
+    Ask again where ``held_by`` has changed: groups may be added later.
     """
     held: dict[int, tuple[str, Tensor]] = {}
     for i, optimizer in enumerate(optimizers):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for j, parameter in enumerate(parameters):
             held.setdefault(id(parameter), (f"optimizers.{i}.{j}", parameter))
-    owned = [(name, p) for name, p in model.named_parameters() if id(p) in held]
+    owned = [(name, p) for name, p in named_parameters(model) if id(p) in held]
     ids = {id(p) for _, p in owned}
     return [*owned, *(pair for key, pair in held.items() if key not in ids)]
+
+
+def held_by(optimizers: Iterable[Optimizer]) -> list[int]:
+    """The ids of all parameters that the optimizers hold: another list means other parameters."""
+    return [id(p) for o in optimizers for group in o.param_groups for p in group["params"]]
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[float, ...]:
@@ -42,9 +48,9 @@ def describe_parameters(
     groups = [group["params"] for optimizer in optimizers for group in optimizer.param_groups]
     group_of = {id(p): i for i, members in enumerate(groups) for p in members}
     names: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in named_parameters(model, remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    owned = [(name, p) for name, p in model.named_parameters()]
+    owned = list(named_parameters(model))
     foreign = [(n, p) for n, p in tracked_parameters(model, optimizers) if id(p) not in names]
     return tuple(
         ParameterInfo(

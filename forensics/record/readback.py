@@ -9,13 +9,17 @@ from torch import Tensor
 
 
 def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
-    """One-element tensors of any device and dtype as floats, for the price of one blocking read.
+    """One-element tensors of any device and dtype as floats: one blocking read a device.
 
     Mixed dtypes are promoted to the widest of them, which keeps every value exact. Integers above
     2^24 beside float32 are not: read counts on their own.
     """
-    if not scalars:
-        return []
-    target = scalars[0].device
-    packed = torch.stack([scalar.detach().reshape(()).to(target) for scalar in scalars])
-    return [float(value) for value in packed.tolist()]
+    places: dict[torch.device, list[int]] = {}
+    for i, scalar in enumerate(scalars):
+        places.setdefault(scalar.device, []).append(i)
+    read = [0.0] * len(scalars)
+    for members in places.values():
+        packed = torch.stack([scalars[i].detach().reshape(()) for i in members])
+        for i, value in zip(members, packed.tolist(), strict=True):
+            read[i] = float(value)
+    return read

@@ -114,6 +114,17 @@ def find_resume_point(
         )
     manifest = read_manifest(out)
     _check_same(manifest, recipe_name, config, out)
+    return newest_point(out, manifest, say)
+
+
+def newest_point(out: Path, manifest: Manifest, say: Callable[[str], None]) -> ResumePoint:
+    """The newest finite state of a run that can be read; without one it begins again at step 0.
+
+    Args:
+        out: the run directory.
+        manifest: as the run left it.
+        say: told of states that cannot be read.
+    """
     # A name without "nonfinite" means that the state is finite.
     usable = [i for i in list_checkpoints(out / "checkpoints") if i.path.name.count(".") == 1]
     for info in reversed(usable):

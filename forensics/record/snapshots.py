@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from forensics.record.clipping import GradNorms
+from forensics.record.plain_names import named_buffers, named_parameters
 from forensics.record.tensor_norms import l2_norms, measure
 
 
@@ -53,9 +54,10 @@ class SnapshotTaker:
         ema: Any = None,
     ) -> None:
         self._model, self._optimizers, self._ema = model, list(optimizers), ema
-        known = {id(parameter) for _, parameter in model.named_parameters()}
+        owned = list(named_parameters(model))
+        known = {id(parameter) for _, parameter in owned}
         foreign = [(name, p) for name, p in parameters if id(p) not in known]
-        self._parameters = [*model.named_parameters(), *foreign]
+        self._parameters = [*owned, *foreign]
         self._name_of = {id(parameter): name for name, parameter in self._parameters}
 
     @torch.no_grad()
@@ -94,7 +96,7 @@ class SnapshotTaker:
         for name, parameter in self._parameters:
             if parameter.is_floating_point() or parameter.is_complex():  # not a quantized one
                 yield "param", name, parameter.detach()
-        for name, buffer in self._model.named_buffers():
+        for name, buffer in named_buffers(self._model):
             if buffer.is_floating_point():
                 yield "buffer", name, buffer
         for name, shadow in getattr(self._ema, "shadow", {}).items():

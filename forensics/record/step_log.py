@@ -20,6 +20,7 @@ class StepLog:
         scaler_scale: loss scale in force, before ``update()``; 1 without a scaler.
         norm_overflow: a norm was Inf though every element was finite.
         grads_scaled: the clip saw gradients that were still multiplied by the scale.
+        loss_known: False where the loop did not tell it: then ``loss`` is NaN, its cell empty.
     """
 
     step: int
@@ -30,13 +31,14 @@ class StepLog:
     scaler_scale: float = 1.0
     norm_overflow: bool = False
     grads_scaled: bool = False
+    loss_known: bool = True
     skipped: ClassVar[bool] = False
     skip_reason: ClassVar[str] = ""
 
     @property
     def bad(self) -> bool:
         """Was anything non-finite applied?"""
-        return _bad(self.loss, self.grad_l2_pre_clip)
+        return _bad(self.loss if self.loss_known else 0.0, self.grad_l2_pre_clip)
 
     def row(self) -> dict[str, Any]:
         """The cells of ``steps.csv``; an absent one is None."""
@@ -60,6 +62,7 @@ class SkipLog:
     scaler_scale: float = 1.0
     norm_overflow: bool = False
     grads_scaled: bool = False
+    loss_known: bool = True
     grad_l2_post_clip: None = field(default=None, init=False)
     skipped: ClassVar[bool] = True
 
@@ -84,7 +87,7 @@ def _row(log: StepLog | SkipLog) -> dict[str, Any]:
         "lr": log.lrs[0],
         "grad_l2_pre_clip": log.grad_l2_pre_clip,
         "grad_l2_post_clip": log.grad_l2_post_clip,
-        "loss": log.loss,
+        "loss": log.loss if log.loss_known else None,
         "skipped": log.skipped,
         "skip_reason": log.skip_reason,
         "scaler_scale": log.scaler_scale,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from forensics.record.clipping import GradNorms
 from forensics.record.extra_columns import param_digest
@@ -66,14 +67,19 @@ class ReplayRecorder:
         """Forget the step before."""
         self.last, self.nonfinite_grads, self.digest = None, (), ""
 
-    def gradients(self) -> float:
+    def gradients(
+        self,
+        loss: Tensor | float | None = None,
+        *,
+        optimizers: Optimizer | Sequence[Optimizer] | None = None,
+    ) -> float:
         """As ``Recorder.gradients``."""
         assert self._watch is not None
-        norms = self._watch.gradients()
-        self.observe(norms)
+        norms = self._watch.gradients(loss, optimizers)
+        self.observe(self._watch.norms or norms)
         return norms.total
 
-    def end_step(self, loss: Tensor | float) -> None:
+    def end_step(self, loss: Tensor | float | None = None) -> None:
         """As ``Recorder.end_step``."""
         assert self._watch is not None
         self.write(self._watch.end_step(loss))

@@ -1,0 +1,197 @@
+"""Everything that a run gets of one step: its row, its snapshot, its statistics, its rank's row."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from forensics.record.activation_hooks import ActivationHooks
+from forensics.record.clipping import GradNorms
+from forensics.record.disk_guard import DiskGuard
+from forensics.record.extra_columns import ExtraColumns
+from forensics.record.ranks.following import FollowingFiles
+from forensics.record.ranks.rank_record import RankRecord
+from forensics.record.ranks.world import World
+from forensics.record.run_files import RunFiles
+from forensics.record.snapshots import Snapshot, SnapshotTaker
+from forensics.record.step_log import SkipLog, StepLog
+from forensics.runlog.manifest import Ended
+
+MOST_BAD_SNAPSHOTS = 1000
+"""Bad steps in a row that get a snapshot each; a run that is dead all night fills no disk."""
+
+Named = Sequence[tuple[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is recorded how often, as ``Recorder`` takes it."""
+
+    columns: tuple[str, ...]
+    snapshot_every: int = 100
+    activations: bool = False
+    extras: Sequence[str] = ()
+    log_every: int = 1
+
+
+class StepOutput:
+    """The files of one run that grow with it, on this rank.
+
+    Args:
+        run_dir: the run directory.
+        world: this rank among all.
+        model: without its wrappers.
+        wrapped: as the loop trains it.
+        parameters: (name, parameter) of the run.
+        optimizers: those of the loop.
+        ema: an average, or None.
+        wanted: what to record.
+        guard: what fails on the disk is noted there.
+        first_step: index of the next step.
+        append: continue the files that are there.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        world: World,
+        model: nn.Module,
+        wrapped: nn.Module,
+        parameters: Named,
+        optimizers: Sequence[Optimizer],
+        ema: Any,
+        wanted: Wanted,
+        guard: DiskGuard,
+        *,
+        first_step: int,
+        append: bool,
+    ) -> None:
+        self._model, self._optimizers, self._ema = model, optimizers, ema
+        self._wanted, self._guard = wanted, guard
+        self._files: RunFiles | FollowingFiles = FollowingFiles()
+        if world.leads:
+            self._files = RunFiles(run_dir, wanted.columns, guard, append=append)
+        self._ranks: RankRecord | None = None
+        if world.size > 1:
+            self._ranks = RankRecord(
+                run_dir, world, wrapped, parameters, wanted.columns, guard, first_step=first_step
+            )
+        self._leads = world.leads
+        self._hooks = ActivationHooks(model) if wanted.activations and world.leads else None
+        self.extras = ExtraColumns(wanted.extras, parameters, ema, wanted.log_every)
+        self._snapshots = SnapshotTaker(model, parameters, optimizers, ema)
+        self._began = time.perf_counter()
+        self._snapshot: Snapshot | None = None
+        self._bad_in_a_row = 0
+        self._notes: dict[str, Any] = {}
+        self._held: dict[str, Any] | None = None
+        self._arm(first_step)
+
+    def note(self, cells: Mapping[str, Any]) -> list[str]:
+        """Cells for the row under way; returns the names that are no column."""
+        known = {*self._wanted.columns, *(self._ranks.columns if self._ranks is not None else ())}
+        self._notes.update(cells)
+        return sorted(cells.keys() - known)
+
+    def follow(self, parameters: Named) -> None:
+        """Other parameters are trained from now on."""
+        self._snapshots = SnapshotTaker(self._model, parameters, self._optimizers, self._ema)
+        self.extras.follow(parameters)
+
+    def reducing(self) -> None:
+        """This rank's own part of the step is done; it waits for the others."""
+        if self._ranks is not None:
+            self._ranks.reducing()
+
+    def observe(self, step: int, grads: GradNorms, *, scaled: bool) -> None:
+        """The gradients before the clip: snapshot them where the step is due, or bad."""
+        if self._ranks is not None:
+            self._ranks.reduced()
+        if self.extras.due(step):
+            self.extras.before_update()
+        bad = bool(grads.nonfinite) or not math.isfinite(grads.total)
+        if self._due(step) or (bad and self._bad_in_a_row < MOST_BAD_SNAPSHOTS):
+            self._take(step, grads, scaled)
+
+    def write(self, log: StepLog | SkipLog, *, hold: bool = False) -> None:
+        """The finished step: on disk before this returns, as far as the disk allows.
+
+        Args:
+            log: the step.
+            hold: keep its row until ``complete`` tells the norm after the clip.
+        """
+        if log.bad and self._snapshot is None and self._bad_in_a_row < MOST_BAD_SNAPSHOTS:
+            self._take(log.step, None)
+        self._bad_in_a_row = self._bad_in_a_row + 1 if log.bad else 0
+        cells = self._extra_cells(log)
+        row = {**log.row(), **cells, **self._notes, "time_s": time.perf_counter() - self._began}
+        if hold:
+            self._held = row
+        else:
+            self._files.write_row(row)
+        if self._ranks is not None:
+            self._ranks.write(row)
+        self._files.write_snapshot(self._snapshot)
+        if self._hooks is not None and self._hooks.armed:
+            self._files.write_activations(log.step, *self._hooks.collect(log.scaler_scale))
+        self._snapshot, self._notes = None, {}
+        self._arm(log.step + 1)
+
+    def complete(self, post: float | None) -> None:
+        """The row that was held, if any, with the norm after the clip."""
+        if self._held is not None:
+            row, self._held = self._held, None
+            self._files.write_row({**row, "grad_l2_post_clip": post})
+
+    @property
+    def closed(self) -> bool:
+        """Have the files been closed?"""
+        return self._files.closed
+
+    def finish(self) -> None:
+        """What is still in hand goes to the disk."""
+        if self._hooks is not None:
+            self._hooks.disarm()
+        self._files.write_snapshot(self._snapshot)
+
+    def close(self) -> None:
+        """Close the run's files."""
+        self._files.close()
+
+    def close_rank(self, ended: Ended) -> None:
+        """Say how this rank ended."""
+        if self._ranks is not None:
+            self._ranks.close(ended)
+
+    def _take(self, step: int, grads: GradNorms | None, scaled: bool = False) -> None:
+        """A snapshot of the step under way; a device too full for it costs the snapshot only."""
+        if not self._leads:
+            return
+        with self._guard.writing("params", torch.OutOfMemoryError):
+            self._snapshot = self._snapshots.take(step, grads, scaled=scaled)
+
+    def _due(self, step: int) -> bool:
+        every = self._wanted.snapshot_every
+        return self._leads and every > 0 and step % every == 0
+
+    def _arm(self, step: int) -> None:
+        if self._hooks is not None and self._due(step):
+            self._hooks.arm(gradients=step == 0)
+
+    def _extra_cells(self, log: StepLog | SkipLog) -> dict[str, Any]:
+        if not self.extras.due(log.step):
+            return {}
+        if log.skipped and not self.extras.gathered:
+            self.extras.before_update()  # nothing has changed: this still is the state before
+        cells, updates = self.extras.after_update()
+        if self._snapshot is not None:
+            self._snapshot.add_updates(updates)
+        return cells
