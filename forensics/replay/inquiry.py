@@ -71,6 +71,7 @@ class Inquiry(Case):
                     self._bisect(session)
                 finally:  # what could not be loaded is nothing to resume from, whoever asks
                     self.states = without(self.states, session.untestable)
+                    self.notes += session.shares.notes
         except KeyboardInterrupt:
             self.interrupted()
         except TrainingRaisedError as error:

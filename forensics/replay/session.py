@@ -206,8 +206,7 @@ class Session:
         self.start()
         state = self.saved(info)  # only now: what the session stood at before is let go of
         restore_state(self.training, state, where=info.path)
-        if lacks := self.shares.load(self.training, state):
-            self.notes.append(f"the saved state of step {info.step:,} {lacks}")
+        self.shares.load(self.training, state, info.step)
         self.step_index = info.step
         self._scan_state()
 

@@ -23,11 +23,13 @@ class RankShares:
         size: how many ranks trained.
         bad: those whose own loss or gradient was bad in the last step, where there are several.
         samples: how many each rank had in the last step.
+        notes: what the saved states lack, a sentence each.
     """
 
     size: int
     bad: tuple[int, ...] = ()
     samples: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     _ranks: Sequence[int] = ()
 
     def prepare(self, training: Training, recipe: Recipe, seed: int) -> None:
@@ -36,12 +38,12 @@ class RankShares:
             recipe.world_size = self.size
             training.extra = {**training.extra, EXTRA: RankStreams(seed, self.size)}
 
-    def load(self, training: Training, state: Mapping[str, Any]) -> str:
-        """The random numbers of a saved state; what it lacks, in one clause."""
+    def load(self, training: Training, state: Mapping[str, Any], step: int) -> None:
+        """The random numbers of the saved state of a step; what it lacks is noted."""
         streams = streams_of(training)
-        if streams is None or streams.take_over(state):
-            return ""
-        return "lacks the random numbers of the other ranks"
+        if streams is not None and not streams.take_over(state):
+            what = f"the saved state of step {step:,} lacks the random numbers of the other ranks"
+            self.notes = tuple(dict.fromkeys((*self.notes, what)))
 
     def batch(self, recipe: Recipe, step: int) -> list[Batch]:
         """The micro-batches of a step, those of rank 0 first."""
