@@ -9,6 +9,7 @@ to the record before it. Losses and gradient norms are means over the logging in
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from forensics.runlog.importers.importer import CERTAIN, LIKELY, Importer, Match
@@ -17,10 +18,13 @@ from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.records import RecordRows, json_lines, json_object, whole
+from forensics.runlog.scanner.rows import nothing_found
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _LOOKED_AT = 20
+_STEP = "(step)"
+"""Key of the step that is found out for a record."""
 _LEAVE_OUT = frozenset(("mode", "iter", "step", "seed", "eta"))
 
 
@@ -40,14 +44,21 @@ def _sniff(head: Head) -> Match | None:
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
     length = _epoch_length(source)
-    rows = RecordRows(source.log, reading, leave_out=_LEAVE_OUT)
+    by_step = replace(reading, mapping={**reading.mapping, "step": _STEP})
+    rows = RecordRows(source.log, by_step, leave_out=_LEAVE_OUT, size=source.size)
     step = 0
-    for record in _records(source):
-        if "loss" in record and record.get("mode", "train") == "train":
-            step = _step(record, length) or step
-            rows.add(record, step)
-        elif step:
-            rows.add({k: v for k, v in record.items() if k not in ("lr", "epoch")}, step)
+    for records in json_lines(source):
+        dated: list[dict[str, Any]] = []
+        for record in records:
+            if "loss" in record and record.get("mode", "train") == "train":
+                step = _step(record, length) or step
+                dated.append({**record, _STEP: step})
+            elif step:
+                others = {k: v for k, v in record.items() if k not in ("lr", "epoch")}
+                dated.append({**others, _STEP: step})
+        rows.add_all(dated)
+    if not step:
+        raise nothing_found(openmmlab_json.name, source.path)
     note = (f"an epoch is taken to have {length:,} iterations, the most seen in one",)
     facts = LogFacts(step_base=1, meanings=MEANINGS, notes=note if length else ())
     return rows.table(openmmlab_json.name, facts, source.path)
@@ -63,7 +74,7 @@ def _epoch_length(source: LogSource) -> int:
     longest = last = 0
     restarts = False
     for record in _records(LogSource(source.paths)):
-        done = whole(record.get("iter")) if record.get("mode") == "train" else None
+        done = _count(record.get("iter")) if record.get("mode") == "train" else None
         if done is not None:
             restarts = restarts or done < last
             longest, last = max(longest, done), done
@@ -72,12 +83,15 @@ def _epoch_length(source: LogSource) -> int:
 
 def _step(record: dict[str, Any], length: int) -> int | None:
     """The step of a training record: its own, or by its epoch."""
-    own = whole(record.get("step"))
-    done = whole(record.get("iter"))
+    own, done = _count(record.get("step")), _count(record.get("iter"))
     if own is not None or done is None:
         return own
-    epoch = whole(record.get("epoch")) or 1
+    epoch = _count(record.get("epoch")) or 1
     return (epoch - 1) * length + done if length else done
+
+
+def _count(cell: Any) -> int | None:
+    return cell if type(cell) is int and abs(cell) < 2**63 else whole(cell)
 
 
 openmmlab_json = Importer(
