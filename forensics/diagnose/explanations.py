@@ -325,6 +325,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "every update is applied more than once",
     ),
     Explanation(
+        ("loop-order",),
+        (*_DAMAGE, *_GROWTH, *_CLIPPING, "clip-before-unscale", "high-skip-rate", "loss-plateau"),
+        both(is_serious, from_then_on),
+        "the loop does not do what it was written for",
+    ),
+    Explanation(
         ("clip-before-unscale",),
         (*_CLIPPING, *_STALL, "update-ratio"),
         at_all,

@@ -25,6 +25,7 @@ from forensics.diagnose.rules.gradient_vanishing import gradient_vanishing
 from forensics.diagnose.rules.high_skip_rate import high_skip_rate
 from forensics.diagnose.rules.instability_at_warmup_end import instability_at_warmup_end
 from forensics.diagnose.rules.learning_rate_fault import learning_rate_fault
+from forensics.diagnose.rules.loop_order import loop_order
 from forensics.diagnose.rules.loss_divergence import loss_divergence
 from forensics.diagnose.rules.loss_oscillation import loss_oscillation
 from forensics.diagnose.rules.loss_plateau import loss_plateau
@@ -95,6 +96,7 @@ GROUPS: Mapping[str, tuple[Rule, ...]] = {
         depth_decay,
         depth_growth,
         repeated_update,
+        loop_order,
         update_ratio,
         weight_growth,
         stale_second_moment,
