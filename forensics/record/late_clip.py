@@ -34,9 +34,11 @@ class LateClip:
     def __init__(self, max_norm: float | None) -> None:
         self._max_norm = max_norm
         self._suspicious = 0
+        self._suspected = self._habit = False
 
     def norms(self, entries: Sequence[Entry]) -> list[Tensor]:
         """The norms to read for ``judge``; none where there is no suspicion."""
+        self._suspected = False
         if self._max_norm is None or len(entries) != 1 or entries[0].closure:
             return []
         entry = entries[0]
@@ -47,6 +49,7 @@ class LateClip:
         written = all(old() is grad and grad._version > version for (old, version), grad in pairs)
         if not written or any(grad.is_sparse for grad in now):
             return []
+        self._suspected = True
         self._suspicious += 1
         if self._suspicious > ALWAYS and self._suspicious % THEN_EVERY:
             return []
@@ -57,9 +60,14 @@ class LateClip:
 
         Args:
             before: a gradient's norm at the optimizer's entry, one each.
-            after: the norms now.
+            after: the norms now; without them, what was found when last they were measured.
         """
-        if not after or self._max_norm is None:
+        if after:
+            self._habit = self._is_clip(before, after)
+        return self._suspected and self._habit
+
+    def _is_clip(self, before: Sequence[float], after: Sequence[float]) -> bool:
+        if self._max_norm is None:
             return False
         total = combine(list(after))
         if not abs(total - self._max_norm) <= _AT_THRESHOLD * self._max_norm:

@@ -75,8 +75,8 @@ class LoopOrder:
             self.notes.note(loop_notes.UNMEASURED, step)
 
     def clipped_late(self, step: int, entries: Sequence[Entry], after: Sequence[float]) -> None:
-        """The norms after the step, where ``clip`` wanted them."""
-        if after and self.clip.judge(entries[0].l2, after):
+        """The norms after the step, where ``clip`` wanted them; it presumes what it has seen."""
+        if self.clip.judge(entries[0].l2 if entries else (), after):
             self.notes.note(loop_notes.LATE_CLIP, step)
 
     def ended_by(

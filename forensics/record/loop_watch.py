@@ -199,9 +199,10 @@ class LoopWatch:
         try:
             self.resolve()  # no gradients() came between
             self.arrival.settle()
-            if self._knows_all(loss):
+            late = self._order.clip.norms(seen.entries)
+            if self._knows_all(loss) and not late:
                 return self._known_step()
-            mean_loss, after = self._read(loss)
+            mean_loss, after = self._read(loss, late)
             return self._log(mean_loss, after)
         finally:
             self._applied |= {id(e.optimizer): e.gradients for e in seen.entries}
@@ -305,7 +306,6 @@ class LoopWatch:
             and {*entered, *map(id, told)} <= seen.turns
             and self._is_sound(seen.loss_value)
             and not seen.overflowed
-            and not self._order.clip.norms(seen.entries)
         )
 
     def _known_step(self) -> StepLog | SkipLog:
@@ -318,13 +318,14 @@ class LoopWatch:
             self._waiting = (log, seen.entries)
         return log
 
-    def _read(self, loss: Tensor | float | None) -> tuple[float | None, list[float]]:
+    def _read(
+        self, loss: Tensor | float | None, late: list[Tensor]
+    ) -> tuple[float | None, list[float]]:
         """Loss and scales, and what the entries still hold on the device: one blocking read."""
         seen = self._seen
         entries = seen.entries
         scales = self._scalers.scales()
         held = scalars_of(entries)
-        late = self._order.clip.norms(entries)
         given = [loss] if isinstance(loss, Tensor) else []
         values = iter(read_scalars([*given, *scales, *held, *late]))
         mean_loss = seen.loss_value if loss is None else next(values) if given else float(loss)

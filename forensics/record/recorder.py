@@ -254,12 +254,11 @@ class Recorder:
         watch, step = self._own_loop(), self._step
         with self.guard.shielding("end_step()"):
             self._follow()
-            kinds = len(watch.notes.as_manifest())
             watch.resolve()  # the row before this one comes first
             self._complete(watch)
             self.write(watch.end_step(loss))
-            if len(watch.notes.as_manifest()) > kinds:
-                self.keeper.update(loop=watch.notes.as_manifest())  # a killed run says so, too
+            if (notes := watch.notes.as_manifest()).keys() != self.keeper.manifest.loop.keys():
+                self.keeper.update(loop=notes)  # a killed run says so, too
         self._step = watch.step_index = self.guard.step = step + 1
         with self.guard.shielding("checkpoints"):
             self._checkpoints.after(step, self.last)
