@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,24 @@ from forensics.runlog.csv_reader.fast import Piece
 from forensics.runlog.schema import spec_of
 from forensics.runlog.steps import BoolArray, Column, all_present, canonical_order
 
+_RoomOf = Callable[[int, "np.dtype[Any]"], "NDArray[Any]"]
+_LONG = 16 << 20
+"""Bytes of a column from which on it may lie on disk."""
+_MARGIN = 20
+"""A mapped file that no longer fits the disk ends the process: there must be room for many."""
+
 
 class TableBuilder:
     """Gathers rows; a column that a piece lacks is absent in its rows.
 
     Args:
         expected: rows there will be, about; more cost a move in memory.
+        on_disk: long columns may lie in files without a name, which the system can write out.
     """
 
-    def __init__(self, expected: int) -> None:
+    def __init__(self, expected: int, *, on_disk: bool = False) -> None:
         self.expected = expected
+        self._room = _room_on_disk if on_disk else _room
         self._columns: dict[str, _ColumnBuilder] = {}
         self._rows = 0
         self._lines: list[tuple[int, int | NDArray[np.int64]]] = []
@@ -41,7 +49,7 @@ class TableBuilder:
         for name, piece in pieces.items():
             if name not in self._columns:
                 room = max(self.expected, self._rows + count)
-                self._columns[name] = _ColumnBuilder(piece.values.dtype, room)
+                self._columns[name] = _ColumnBuilder(piece.values.dtype, room, self._room)
             self._columns[name].append(piece, self._rows)
         numbers = np.array(lines, dtype=np.int64) if lines else first_line
         self._lines.append((self._rows, numbers))
@@ -66,8 +74,9 @@ class TableBuilder:
 class _ColumnBuilder:
     """One column in arrays with room to grow; room that is never filled takes no memory."""
 
-    def __init__(self, dtype: np.dtype[Any], room: int) -> None:
-        self._values = _room(room, dtype)
+    def __init__(self, dtype: np.dtype[Any], room: int, room_of: _RoomOf) -> None:
+        self._room = room_of
+        self._values = room_of(room, dtype)
         self._present: BoolArray | None = None
         self._end = 0
         self._codes: dict[str, int] = {"": 0}
@@ -116,7 +125,7 @@ class _ColumnBuilder:
 
     def _mask(self) -> BoolArray:
         if self._present is None:
-            self._present = _room(len(self._values), np.dtype(bool))
+            self._present = self._room(len(self._values), np.dtype(bool))
             self._present[: self._end] = True
         return self._present
 
@@ -124,9 +133,14 @@ class _ColumnBuilder:
         room = len(self._values)
         if rows > room:
             room = max(rows, room + room // 2)
-            self._values = _moved(self._values, room, self._end)
+            self._values = self._moved(self._values, room)
             if self._present is not None:
-                self._present = _moved(self._present, room, self._end)
+                self._present = self._moved(self._present, room)
+
+    def _moved(self, array: NDArray[Any], room: int) -> NDArray[Any]:
+        larger = self._room(room, array.dtype)
+        larger[: self._end] = array[: self._end]
+        return larger
 
 
 def _room(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -138,10 +152,23 @@ def _room(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.frombuffer(pa.allocate_buffer(rows * dtype.itemsize), dtype, count=rows)
 
 
-def _moved(array: NDArray[Any], room: int, filled: int) -> NDArray[Any]:
-    larger = _room(room, array.dtype)
-    larger[:filled] = array[:filled]
-    return larger
+def _room_on_disk(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The same in a file, where it is long and the disk has room for all of it many times over."""
+    size = rows * dtype.itemsize
+    if size < _LONG:
+        return _room(rows, dtype)
+    import mmap
+    import shutil
+    import tempfile
+
+    try:
+        if shutil.disk_usage(tempfile.gettempdir()).free < _MARGIN * size:
+            return _room(rows, dtype)
+        with tempfile.TemporaryFile(prefix="forensics-") as file:
+            file.truncate(size)
+            return np.frombuffer(mmap.mmap(file.fileno(), size), dtype, count=rows)
+    except OSError:
+        return _room(rows, dtype)
 
 
 def _absent(dtype: np.dtype[Any]) -> Any:

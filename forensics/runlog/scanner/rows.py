@@ -52,7 +52,7 @@ class Rows:
     """
 
     def __init__(self, log: RepairLog, size: int = 0) -> None:
-        self._builder = TableBuilder(0)
+        self._builder = TableBuilder(0, on_disk=log.most_rows is None)
         self._thinning = Thinning(log.most_rows)
         self._log = log
         self._size = size
