@@ -204,7 +204,8 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
     if unfinished:
         steps = replace(steps, repairs=tuple(map(_still_written, steps.repairs)))
     params, activations = directory / "params", directory / "activations"
-    rank_zero, ranks = _ranks(directory, repairs)
+    beside = _listed(directory / "ranks", repairs)
+    rank_zero, ranks = _ranks(beside, repairs)
     return Run(
         path=directory,
         steps=steps,
@@ -214,7 +215,7 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
         activations=ActivationStore(activations) if activations.is_dir() else None,
         ranks=ranks,
         rank_zero=rank_zero,
-        rank_marks=_rank_marks(directory, repairs),
+        rank_marks=_rank_marks(beside, repairs),
         bisection=_bisection(directory, repairs),
         superseded=(*_superseded(directory, repairs), *steps.earlier),
         part_repairs=tuple(repairs),
@@ -305,11 +306,11 @@ def _checkpoints(directory: Path, repairs: list[Repair]) -> tuple[CheckpointInfo
 
 
 def _ranks(
-    directory: Path, repairs: list[Repair]
+    paths: list[Path], repairs: list[Repair]
 ) -> tuple[StepTable | None, tuple[StepTable, ...]]:
     """The log of rank 0, and those of the others."""
     found: dict[int, StepTable] = {}
-    for path in _listed(directory / "ranks", repairs):
+    for path in paths:
         match = _RANK.match(path.name)
         if match:
             table = _other_log(path, repairs)
@@ -319,9 +320,9 @@ def _ranks(
     return zero, tuple(found.get(rank, missing) for rank in range(1, max(found, default=0) + 1))
 
 
-def _rank_marks(directory: Path, repairs: list[Repair]) -> tuple[RankMark, ...]:
+def _rank_marks(paths: list[Path], repairs: list[Repair]) -> tuple[RankMark, ...]:
     found = []
-    for path in _listed(directory / "ranks", repairs):
+    for path in paths:
         try:
             found.append(read_mark(path))
         except OSError as error:

@@ -36,6 +36,11 @@ _WHERE = {
     Stage.REDUCTION: "in the reduction of step {step}",
     Stage.REDUCED: "after the reduction of step {step} (clip, optimizer or logging)",
 }
+_PLACE = {
+    Stage.OWN: "in its own part",
+    Stage.REDUCTION: "in the reduction",
+    Stage.REDUCED: "past the reduction",
+}
 _ENDED_WELL = ("finished", "interrupted", "alarm")
 
 
@@ -120,7 +125,7 @@ def _finding(
         subject=named,
         evidence=tuple(
             Evidence(
-                signal=f"seconds that rank {mark.rank} was {_WHERE[mark.stage].format(step='it')}",
+                signal=f"seconds that rank {mark.rank} was {_PLACE[mark.stage]}",
                 steps=(mark.step,),
                 values=(round(mark.there_s, 1),),
             )
