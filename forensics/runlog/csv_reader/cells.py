@@ -21,7 +21,7 @@ ARROW_FALSE = ("0", "False", "false", "FALSE")
 INT64 = range(-(2**63), 2**63)
 
 _AROUND = " \t\r\f\v\"'"
-_WRAPPED = re.compile(r"[A-Za-z_][\w.]*\(\s*([^(),]+?)\s*(?:,[^()]*)?\)")
+_WRAPPED = re.compile(r"[A-Za-z_][\w.]*+\(([^(),]++)(?:,[^()]*+)?\)")
 """``tensor(0.5, device='cuda:0')``, ``np.float64(0.5)``, ``array(nan)``."""
 WRAPPED = re.compile(
     rb"(?:tensor|array|(?:np\.|numpy\.)?float\d+)\(\s*([-+.\w]+)\s*(?:,[^()\n\"]*)?\)"
@@ -30,7 +30,7 @@ WRAPPED = re.compile(
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _THOUSANDS_DOTTED = re.compile(r"[+-]?[1-9]\d{0,2}(?:\.\d{3})+,\d*")
 _COUNTED = re.compile(
-    r"(?:epoch|step|iter(?:ation)?)\s*[:#=]?\s*(\d{1,18})(?:\s*/\s*\d{1,18})?|(\d{1,18})\s*/\s*\d{1,18}",
+    r"(?:epoch|step|iter(?:ation)?)\s*(?:[:#=]\s*)?(\d{1,18})(?:\s*/\s*\d{1,18})?|(\d{1,18})\s*/\s*\d{1,18}",
     re.IGNORECASE,
 )
 """A count with its name in front or its end behind: ``Epoch 3``, ``3/80``."""
@@ -72,7 +72,7 @@ def _plain_number(bare: str) -> float | None:
     if _WINDOWS_NAN.fullmatch(bare):
         return math.nan
     if wrapped := _WRAPPED.fullmatch(bare):
-        return _plain_number(wrapped.group(1))
+        return _plain_number(wrapped.group(1).strip())
     if bare.lower() in ("true", "false"):
         return float(bare.lower() == "true")
     if counted := _COUNTED.fullmatch(bare):

@@ -25,7 +25,7 @@ from forensics.runlog.csv_reader.repair_log import RepairLog, shown
 from forensics.runlog.schema import CANONICAL_NAMES, Kind, spec_of
 from forensics.runlog.steps import text_column
 
-_OUTSIDE_BRACKETS = r"{d}(?![^()]*\))"
+_BRACKET = re.compile(r"[()]")
 _FEW_STRIDES = 16
 """Strides that lie between a row and the next one at most where no bytes are lost."""
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
@@ -320,7 +320,21 @@ def _fits(cell: str, kind: Kind, decimal: str) -> bool:
 
 def _split_outside_brackets(line: str, delimiter: str) -> list[str]:
     """Cells of a line whose values hold the delimiter in brackets, as tensors print themselves."""
-    return re.split(_OUTSIDE_BRACKETS.format(d=re.escape(delimiter)), line)
+    # From the end on, so that each piece is looked at once: within brackets is what is followed by
+    # a closing one first.
+    cells: list[str] = []
+    held: list[str] = []
+    closes = False
+    for piece in reversed(line.split(delimiter)):
+        held.append(piece)
+        bracket = _BRACKET.search(piece)
+        closes = bracket.group() == ")" if bracket else closes
+        if not closes:
+            cells.append(delimiter.join(reversed(held)))
+            held = []
+    if held:
+        cells.append(delimiter.join(reversed(held)))
+    return cells[::-1]
 
 
 def mend_last_line(line: bytes, layout: Layout, log: RepairLog, number: int) -> bytes | None:

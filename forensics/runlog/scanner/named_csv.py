@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from forensics.runlog.csv_reader.cells import is_absent, parse_number
-from forensics.runlog.csv_reader.header import Naming, split_cells
+from forensics.runlog.csv_reader.header import MOST_COLUMNS, Naming, split_cells
 from forensics.runlog.csv_reader.table import read_table
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
@@ -25,13 +25,15 @@ _MOST_WORDS = 6
 def header_of(head: Head) -> list[str]:
     """The names in the first line of a CSV, stripped; empty where it is no header.
 
-    A header has at least two names, none of them a number or a sentence, and the lines after it
-    have as many cells.
+    A header has at least two names and at most ``MOST_COLUMNS``, none of them a number or a
+    sentence, and the lines after it have as many cells.
     """
     line = head.first_line.decode("utf-8", errors="replace").lstrip("\ufeff")
     if not line or line.lstrip().startswith(("{", "[")):
         return []
     delimiter = max(_DELIMITERS, key=line.count)
+    if line.count(delimiter) >= MOST_COLUMNS:
+        return []
     names = [cell.strip().strip('"').strip() for cell in split_cells(line, delimiter)]
     if len(names) < 2 or any(parse_number(name) is not None for name in names if name):
         return []
