@@ -45,8 +45,10 @@ def _without_rounded_rates(table: StepTable) -> StepTable:
     """The table without rates of 0.000000, which are rounded."""
     if "lr" not in table or not (table["lr"] == 0).any():
         return table
-    there = table.present("lr") & (table["lr"] != 0)
-    column = Column(np.where(there, table["lr"], np.nan), there)
+    rate = table["lr"] if table["lr"].flags.writeable else table["lr"].copy()
+    there = table.present("lr") & (rate != 0)
+    rate[~there] = np.nan  # in place: the table is nobody else's, and may be all of memory
+    column = Column(rate, there)
     facts = replace(table.facts or LogFacts(), notes=("rates that print as 0.000000 left out",))
     return replace(table, columns={**table.columns, "lr": column}, facts=facts)
 
