@@ -31,6 +31,7 @@ def diagnose(
     thresholds: Overrides | None = None,
     rules: Sequence[Rule] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    excerpts: bool = True,
 ) -> Diagnosis:
     """Run every rule and weigh what they found.
 
@@ -41,6 +42,7 @@ def diagnose(
         thresholds: settings that replace rules' defaults.
         rules: the rules to choose from (default: all of ``RULES``).
         progress: told after each rule how many are done, and of how many.
+        excerpts: put excerpts of the log beside the findings, for sparklines.
 
     Raises:
         UsageError: a rule id or threshold name that does not exist.
@@ -72,7 +74,8 @@ def diagnose(
         rules=tuple(outcomes),
         source=run,
     )
-    return with_excerpts(_with_bisection(diagnosis, result, notes), signals)
+    diagnosis = _with_bisection(diagnosis, result, notes)
+    return with_excerpts(diagnosis, signals) if excerpts else diagnosis
 
 
 def _bisection_of(run: Run) -> tuple[Run, BisectionResult | None, tuple[str, ...]]:
@@ -141,4 +144,4 @@ def _settings(rule: Rule, changes: Mapping[str, Any]) -> Any:
             )
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"threshold {rule.id}.{name} must be a number, not {value!r}")
-    return replace(rule.defaults, **changes)
+    return replace(rule.defaults, **changes) if changes else rule.defaults

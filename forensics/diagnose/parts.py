@@ -72,11 +72,11 @@ def _available(signals: Signals, part: str) -> bool:
         return any(not statistic or table.has(statistic) for table in run.ranks)
     if part in ("clip", "measured_clip"):
         return _clips(signals, measured=part == "measured_clip")
-    return {
-        "checkpoints": bool(run.checkpoints),
-        "manifest": run.manifest is not None,
-        "rank_marks": bool(run.rank_marks),
-    }.get(part, part in signals.table)
+    if part == "manifest":
+        return run.manifest is not None
+    if part in ("checkpoints", "rank_marks"):
+        return bool(getattr(run, part))
+    return part in signals.table
 
 
 def _clips(signals: Signals, measured: bool) -> bool:

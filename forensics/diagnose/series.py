@@ -124,6 +124,8 @@ def _middle(values: NDArray[Any]) -> float:
     takes as long as all rules together take on a short log.
     """
     low, high = (len(values) - 1) // 2, len(values) // 2
+    if low == high:
+        return float(np.partition(values, low)[low])
     return float(np.partition(values, (low, high))[low : high + 1].mean())
 
 

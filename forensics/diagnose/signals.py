@@ -40,6 +40,7 @@ class Signals:
         self._matrices: dict[tuple[str, str], ParamMatrix | None] = {}
         self._derived: dict[tuple[object, ...], Any] = {}
         self._uniform: dict[bool, BoolArray] = {}
+        self._written: dict[str, bool] = {}
 
     # -- the table -------------------------------------------------------------------------
 
@@ -62,7 +63,13 @@ class Signals:
 
     def has(self, *names: str) -> bool:
         """Are all these columns there, each with a cell written?"""
-        return all(self.table.has(name) for name in names)
+        return all([self._has(name) for name in names])
+
+    def _has(self, name: str) -> bool:
+        """One column; asked hundreds of times a run, and looked at once."""
+        if name not in self._written:
+            self._written[name] = self.table.has(name)
+        return self._written[name]
 
     def present(self, name: str) -> BoolArray:
         """Where a column was written; all False where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ SETTLED = 0.5
 """Share of a spike's height (in log space) at which the run counts as back, or not."""
 EARLY_FACTOR = 100.0
 """How far one of the first 8 values must exceed all before it: no noise is known there yet."""
+_EARLY_RISE = math.log(EARLY_FACTOR)
 FLOOR = 1e-3
 """Least spread in log space, so that rounding in a flat past is no spike."""
 
@@ -88,11 +90,12 @@ def _early(values: FloatArray) -> BoolArray:
     """Which of the first 8 values tower over all before them and over what follows."""
     count = min(MIN_PAST, len(values))
     found = np.zeros(count, dtype=bool)
+    numbers = values.tolist()
     for i in range(3, count):
-        above = values[i] - np.max(values[:i])
-        after = values[i + 1 : i + 9]
-        back = len(after) >= 3 and values[i] - median(after) > SETTLED * above
-        found[i] = above > np.log(EARLY_FACTOR) and back
+        above = numbers[i] - max(numbers[:i])
+        if above > _EARLY_RISE:
+            after = values[i + 1 : i + 9]
+            found[i] = len(after) >= 3 and numbers[i] - median(after) > SETTLED * above
     return found
 
 

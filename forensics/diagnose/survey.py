@@ -114,7 +114,11 @@ def survey_one(path: str, choice: Choice) -> SurveyRow:
     try:
         run = load_run(path)
         diagnosis = diagnose(
-            run, select=choice.select, ignore=choice.ignore, thresholds=choice.thresholds
+            run,
+            select=choice.select,
+            ignore=choice.ignore,
+            thresholds=choice.thresholds,
+            excerpts=False,
         )
     except ForensicsError as error:
         return unreadable(path, error.what)
