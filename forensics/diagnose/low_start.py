@@ -8,6 +8,9 @@ import numpy as np
 
 from forensics.diagnose.loss_course import Course
 from forensics.diagnose.loss_rise import Rise
+from forensics.diagnose.schedule import warmup_rows
+from forensics.diagnose.series import median
+from forensics.diagnose.signals import Signals
 
 GUESS = math.log(2)
 """The least cross-entropy of a classifier that guesses. An untrained model is below it only where
@@ -18,6 +21,12 @@ SLOW = 1 / 10
 """Share of the run that the climb must take; one step too far blows up within a few rows."""
 FALLEN = 0.25
 """Share of the rise that must be gone again by the end."""
+CEILING = math.log(100)
+"""What guessing among a hundred classes costs: a loss that only fills up stays below it."""
+EARLY = 1 / 4
+"""Share of a log that ends within the warm-up, within which the loss must be at its best."""
+GROWN = 3.0
+"""Times its first values from which a gradient norm tells that this is more than filling up."""
 STEADY = 0.6
 """Share of neighbouring blocks after the peak, at least, that fall."""
 
@@ -39,4 +48,24 @@ def starts_low(path: Course, rise: Rise) -> bool:
         and top - path.best >= SLOW * count
         and float(medians[top] - medians[-1]) > FALLEN * height
         and (np.diff(after) < 0).mean() >= STEADY
+    )
+
+
+def may_fill_up(signals: Signals, path: Course, rise: Rise) -> bool:
+    """Could this rise still be such a loss on its way up, as far as the log goes?
+
+    It ends within the warm-up of the learning rate; the loss was at its best near the start and
+    below guessing, climbs for half of the log at least, and has come to no more than a loss of
+    classes can; and the gradient norm, where there is one, has not grown with it.
+    """
+    end = len(signals) - 1
+    norms = signals.norm[np.isfinite(signals.norm)]
+    grown = len(norms) > 0 and median(norms[-8:]) > GROWN * median(norms[:8])
+    return bool(
+        end <= warmup_rows(signals)
+        and 0 < rise.level < GUESS
+        and path.best <= EARLY * len(path.medians)
+        and rise.first <= end / 2
+        and rise.end < CEILING
+        and not grown
     )

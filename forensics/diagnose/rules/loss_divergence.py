@@ -5,9 +5,9 @@ What it detects
     block and by 5 %: a rise of more than 25 % that is not falling back, or a smaller one that is
     steady. A noisy loss that climbs slowly from the start and settles, as against the growing
     targets of reinforcement learning, is told as an info; so is one that begins below guessing,
-    climbs smoothly and falls from its peak to the end. Blow-ups of the last rows, too short for a
-    block, are found row by row. Told is since when the loss is above its best, and what the
-    learning rate, norm and scale did before.
+    climbs smoothly and falls from its peak to the end, or is still climbing in the warm-up.
+    Blow-ups of the last rows, too short for a block, are found row by row. Told is since when the
+    loss is above its best, and what the learning rate, norm and scale did before.
 
 Why it matters
     What is learned after the turn is worse than the best checkpoint before it. A rise that keeps
@@ -32,7 +32,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import LATEST, Course, course
 from forensics.diagnose.loss_rise import LEAST, RISE, Rise, find_rise
-from forensics.diagnose.low_start import starts_low
+from forensics.diagnose.low_start import may_fill_up, starts_low
 from forensics.diagnose.moving_target import follows_its_target
 from forensics.diagnose.optimizer_facts import climbs_the_loss
 from forensics.diagnose.reward_driven import WHY, learns_from_rewards
@@ -79,7 +79,7 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
         severity = Severity.INFO if shift else Severity.WARNING
         if not shift and not rise.steady:
             return
-    known = _known_shape(signals, path, rise) if not rise.final and not shift else None
+    known = _known_shape(signals, path, rise) if not shift else None
     best = int(path.rows[int(path.bounds[path.best + 1]) - 1])
     around = [best, rise.first - 1, rise.first, rise.first + 1, int(path.rows[-1])]
     yield Finding(
@@ -99,6 +99,10 @@ def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
 
 def _known_shape(signals: Signals, path: Course, rise: Rise) -> tuple[str, str] | None:
     """Cause and remedy of a rise whose shape no divergence has; None for any other."""
+    if may_fill_up(signals, path, rise):
+        return _FILLS_UP, _FILLING
+    if rise.final:
+        return None
     if follows_its_target(signals, path, rise):
         return _FOLLOWS, _FOLLOWED
     return (_FILLS_UP, _FILLED) if starts_low(path, rise) else None
@@ -115,6 +119,10 @@ _FOLLOWED = (
 _FILLS_UP = (
     "A loss that begins below what guessing costs, as a detector's does before it assigns itself "
     "positives, rises while there is more to count and then falls as that is learned."
+)
+_FILLING = (
+    "Wait for the end of the warm-up: a loss that only fills up turns and falls. If it goes on "
+    "rising, start again with a lower peak of the learning rate."
 )
 _FILLED = (
     "Nothing to do while it falls. If the weights were trained before, they were better before "
