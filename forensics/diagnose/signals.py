@@ -63,7 +63,7 @@ class Signals:
 
     def has(self, *names: str) -> bool:
         """Are all these columns there, each with a cell written?"""
-        return all([self._has(name) for name in names])
+        return all(self._has(name) for name in names)
 
     def _has(self, name: str) -> bool:
         """One column; asked hundreds of times a run, and looked at once."""

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 
 from forensics.diagnose.survey import Choice, SurveyRow, survey_one, unreadable
+from forensics.diagnose.survey_chunk import DIED, Judge, chunks_of, judge_chunk
 
-FEW = 4
-"""Runs a process; starting one costs about as much as judging a few small runs."""
+FEW = 64
+"""Runs a process; starting one costs about as much as judging that many small runs."""
+LIMIT = 600.0
+"""Seconds that a run may take; the largest logs take a tenth of that."""
+_AHEAD = 2
+"""Chunks handed out for each process: one that it judges, and the next one."""
 
 OnRow = Callable[[SurveyRow], None]
-Judge = Callable[[str, Choice], SurveyRow]
+Chunk = tuple[str, ...]
+Task = Callable[[Chunk], list[SurveyRow]]
 
 
 def survey(
@@ -24,15 +33,17 @@ def survey(
     jobs: int | None = None,
     on_row: OnRow | None = None,
     judge: Judge = survey_one,
+    limit: float = LIMIT,
 ) -> list[SurveyRow]:
     """One row a run, worst first.
 
     Args:
-        paths: the runs.
+        paths: the runs, each once.
         choice: rules and thresholds.
         jobs: processes; 1 judges them here; None takes as many as pay, up to the processors.
         on_row: called with each row as it is finished.
         judge: makes the row of a run; a function that can be imported by name.
+        limit: seconds a run may take in a process of its own.
     """
     told = on_row or (lambda row: None)
     count = jobs or min(os.cpu_count() or 1, -(-len(paths) // FEW))
@@ -42,46 +53,69 @@ def survey(
             rows.append(judge(path, choice))
             told(rows[-1])
     else:
-        for row in _in_parallel(paths, choice, count, judge):
+        for row in _in_parallel(paths, choice, min(count, len(paths)), judge, limit):
             rows.append(row)
             told(row)
     return sorted(rows, key=lambda row: row.order)
 
 
 def _in_parallel(
-    paths: Sequence[str], choice: Choice, jobs: int, judge: Judge
-) -> Iterable[SurveyRow]:
-    """Rows as they come; where a process dies, the rest go on one process each."""
-    left = dict.fromkeys(paths)
-    with _pool(min(jobs, len(paths))) as pool:
-        futures = {pool.submit(judge, path, choice): path for path in paths}
-        try:
-            for future in as_completed(futures):
-                row = _row_of(future, futures[future])
-                if row is None:
-                    break
-                del left[row.path]
-                yield row
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    for path in left:  # a dead process breaks its whole pool: alone, each breaks only itself
+    paths: Sequence[str], choice: Choice, jobs: int, judge: Judge, limit: float
+) -> Iterator[SurveyRow]:
+    """Rows as they come.
+
+    A process that dies breaks its pool: what it may have been at is put aside, a fresh pool goes
+    on with the others, and at the end one process takes what is aside.
+    """
+    task = partial(judge_chunk, judge, choice=choice, limit=limit)
+    waiting, aside = deque(chunks_of(paths, jobs)), deque[str]()
+    while waiting:
+        with _pool(jobs) as pool:
+            yield from _until_it_breaks(pool, task, waiting, aside, _AHEAD * jobs)
+    while aside:
         with _pool(1) as pool:
-            future = pool.submit(judge, path, choice)
-            yield _row_of(future, path) or unreadable(
-                path, "the process that read it died; it may need more memory than there is"
-            )
+            yield from _one_by_one(pool, task, aside, limit)
+
+
+def _until_it_breaks(
+    pool: ProcessPoolExecutor, task: Task, waiting: deque[Chunk], aside: deque[str], most: int
+) -> Iterator[SurveyRow]:
+    """Take chunks from ``waiting``; those that a broken pool may have been at go ``aside``."""
+    given: dict[Future[list[SurveyRow]], Chunk] = {}
+    try:
+        while waiting or given:
+            while waiting and len(given) < most:
+                future = pool.submit(task, waiting[0])
+                given[future] = waiting.popleft()
+            for future in wait(given, return_when=FIRST_COMPLETED).done:
+                rows = future.result()
+                del given[future]
+                yield from rows
+    except BrokenProcessPool:
+        for future, chunk in given.items():
+            if future.done() and not future.exception():
+                yield from future.result()
+            else:
+                aside.extend(chunk)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _one_by_one(
+    pool: ProcessPoolExecutor, task: Task, paths: deque[str], limit: float
+) -> Iterator[SurveyRow]:
+    """One run at a time, until one breaks the pool: now it is known which."""
+    while paths:
+        path, began = paths.popleft(), time.monotonic()
+        try:
+            yield from pool.submit(task, (path,)).result()
+        except BrokenProcessPool:
+            late = 0 < limit <= time.monotonic() - began
+            why = f"took longer than {limit:g} s to read and judge" if late else DIED
+            yield unreadable(path, why)
+            return
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
     # Never fork: a parent with threads (pyarrow has some) can leave a child with a held lock.
     return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-
-
-def _row_of(future: Future[SurveyRow], path: str) -> SurveyRow | None:
-    """The row; None where the process died."""
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return None
-    except Exception as error:  # noqa: BLE001 - one run that trips a bug of ours hides no other
-        return unreadable(path, f"internal error: {type(error).__name__}: {error}")

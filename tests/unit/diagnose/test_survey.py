@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,41 @@ def test_a_process_that_dies_is_one_row(tmp_path: Path) -> None:
     assert rows["a"].status == rows["b"].status == "healthy"
     assert "died" in rows["kill"].summary
     assert "internal error: ZeroDivisionError: a bug" in rows["raise"].summary
+
+
+def judge_once_killed(path: str, choice: Choice) -> SurveyRow:
+    """Stands for a process that somebody kills: the run itself is well."""
+    del choice
+    mark = Path(path)
+    if mark.name == "killed" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SurveyRow(path=path, status="healthy")
+
+
+def test_a_run_whose_process_was_killed_is_judged_again(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b", "killed", *map(str, range(60)))]
+    rows = survey(paths, Choice(), jobs=2, judge=judge_once_killed)
+    assert sorted(row.path for row in rows) == sorted(paths)
+    assert {row.status for row in rows} == {"healthy"}
+
+
+def judge_or_hang(path: str, choice: Choice) -> SurveyRow:
+    """Stands for a read that never comes back."""
+    del choice
+    if "hang" in path:
+        time.sleep(600)
+    return SurveyRow(path=path, status="healthy")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_a_run_that_hangs_is_a_row_and_keeps_nobody_waiting() -> None:
+    began = time.monotonic()
+    rows = survey(["a", "hang", "b"], Choice(), jobs=2, judge=judge_or_hang, limit=0.5)
+    assert [(row.path, row.status) for row in rows] == [
+        ("hang", "unreadable"),
+        ("a", "healthy"),
+        ("b", "healthy"),
+    ]
+    assert rows[0].summary == "took longer than 0.5 s to read and judge"
+    assert time.monotonic() - began < 300
