@@ -125,8 +125,8 @@ class Manifest:
         optimizer: ``{"name", "flavour", ...}``; flavour is foreach, fused or single.
         schedule: ``{"name", "warmup_steps", "total_steps", ...}``.
         recording: what was recorded how often, as ``RecordOptions`` names it; a resume goes on so.
-        loop: what hooks saw a loop do: ``{"reapplied_steps", "first_reapplied"}``, where one
-            optimizer was stepped again with the very same gradients.
+        loop: what hooks saw a loop do in a wrong order, ``{"KIND_steps", "first_KIND"}``;
+            the kinds are in docs/run-format.md.
         columns: all columns of steps.csv in order.
         arrival_order: parameter names in the order their gradients arrive in backward.
         states: what the loop saved itself, outside ``checkpoints/``, in ascending order of step.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,9 @@ def rebuild(
     for note in notes:
         say(note)
     # Of two addends the order is no matter; how more are added up is the reduction's to choose.
-    exact = target.type == "cpu" and not cross and not other and manifest.world_size <= 2
+    # A loop of one's own has recorded no recipe: this one may compute the same in other last bits.
+    known = bool(manifest.recipe) and manifest.world_size <= 2
+    exact = target.type == "cpu" and not cross and not other and known
     return Rebuilt(kind, config, target, precision, cross, exact, tuple(notes), bool(code))
 
 
@@ -136,7 +138,9 @@ def _recorded_recipe(manifest: Manifest) -> type[Recipe]:
 def _config(manifest: Manifest, kind: type[Recipe]) -> Config:
     saved = manifest.recipe.get("config", {})
     try:
-        return Config.from_dict(saved, base=kind.defaults, where="run.json")
+        config = Config.from_dict(saved, base=kind.defaults, where="run.json")
+        # The recorder was told the clip of the loop; the recipe's own default is another's.
+        return config if manifest.recipe else replace(config, max_norm=manifest.max_norm)
     except (ForensicsError, AttributeError, TypeError, ValueError) as error:
         what = error.what if isinstance(error, ForensicsError) else str(error)
         raise NotReplayableError(
