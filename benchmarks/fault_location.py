@@ -5,8 +5,7 @@ bisected through the public function, as ``forensics bisect`` does. An answer is
 and the origin agree: the operator (or its autograd node, or the kind of fault), the module, and the
 parameter among those listed as bad. Phase, reproduction and persistence are counted beside it.
 
-Beside that, anomaly mode alone: the same training, step by step, under
-``torch.autograd.set_detect_anomaly``; right means that it names the step and the operator.
+Beside that, other tools, each alone with the same training: see ``fault_rivals``.
 
     python benchmarks/fault_location.py [--only entropy-log-zero …] [--unseen] [--what-if]
 """
@@ -14,13 +13,12 @@ Beside that, anomaly mode alone: the same training, step by step, under
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,16 +28,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.fault_answers import ALL, CONTROLS, FAULTS, Answer
+from benchmarks.fault_rivals import Says, anomaly_mode, available, made
+from benchmarks.measured import Goal, Result, Table
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.errors import TrainingRaisedError
-from forensics.record.assembly import assemble
-from forensics.record.config import Config
-from forensics.record.null_recorder import NullRecorder
-from forensics.record.precision import choose_precision
-from forensics.record.recipe import Recipe
-from forensics.record.recipe_lookup import find_recipe, split_reference
+from forensics.record.recipe_lookup import split_reference
 from forensics.record.reference_loop import RecordOptions, record_run
-from forensics.record.train_step import AmpTrainState
 from forensics.replay.bisect import bisect_run
 from forensics.runlog.run import load_run
 
@@ -60,14 +54,10 @@ class Score:
         """Step and origin agree."""
         return self.step and self.origin
 
-
-def made(answer: Answer, seed: int | None = None) -> Recipe:
-    """The recipe of an answer, configured as it is recorded here."""
-    kind = find_recipe(answer.recipe)
-    changes = {"device": "cpu", **answer.settings}
-    if seed is not None:
-        changes["seed"] = seed
-    return kind(Config.from_dict(changes, base=kind.defaults))
+    @property
+    def whole(self) -> bool:
+        """All of it agrees."""
+        return self.right and self.phase and self.reproduces and self.persistence
 
 
 def record(answer: Answer, out: Path, seed: int | None = None) -> None:
@@ -119,68 +109,6 @@ def score(answer: Answer, result: BisectionResult) -> Score:
     )
 
 
-@contextmanager
-def _anomaly_mode() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with torch.autograd.set_detect_anomaly(True):
-            yield
-
-
-_NAMED = re.compile(r"Function '(\w+)' returned nan")
-
-
-def anomaly_alone(answer: Answer, seed: int | None = None) -> str:
-    """``right``, ``partly``, ``late``, ``other exception`` or ``silent``.
-
-    ``partly``: the step is right, and the operator it names is not the origin.
-    """
-    recipe = made(answer, seed)
-    config = recipe.config
-    device = torch.device("cpu")
-    precision = choose_precision(config.precision, device, lambda _: None)
-    training = assemble(recipe, config, precision, device)
-    recorder = NullRecorder()
-    state = None
-    if recipe.step is None:
-        state = AmpTrainState(
-            training.model,
-            training.optimizers,
-            training.loss,
-            precision=precision,
-            scaler=training.scaler,
-            schedulers=training.schedulers,
-            max_norm=config.max_norm,
-            say=lambda _: None,
-        )
-    with _anomaly_mode():
-        for step in range(config.steps):
-            try:
-                if state is not None:
-                    state.step_on(recipe.batch(step))
-                else:
-                    recipe.step(training, recipe.batch(step), recorder)
-            except Exception as error:  # noqa: BLE001 - whatever ends the training is the answer
-                return _judged(answer, step, str(error))
-    return "silent"
-
-
-def _judged(answer: Answer, step: int, message: str) -> str:
-    named = _NAMED.search(message)
-    if named is None:
-        return "other exception"
-    if step != answer.step:
-        return f"late (+{step - answer.step}): {named[1]}" if step > answer.step else "early"
-    nodes = {_node(operator) for operator in answer.operators}
-    return "right" if named[1] in nodes else f"partly: {named[1]}"
-
-
-def _node(operator: str) -> str:
-    """The autograd node of an operator: ``aten.log`` → ``LogBackward0``."""
-    name = operator.removeprefix("aten.").removeprefix("_")
-    return operator if name.endswith("0") else f"{name.title().replace('_', '')}Backward0"
-
-
 def findings_of(control: str, home: Path, what_if: bool) -> str:
     """What bisection says of a healthy run: empty where it finds nothing, as it should."""
     answer = Answer(recipe=control, step=10, phase=(), operators=())
@@ -191,6 +119,70 @@ def findings_of(control: str, home: Path, what_if: bool) -> str:
     if result.status is BisectStatus.HEALTHY and result.origin is None:
         return ""
     return score(answer, result).said + f" ({result.reason})"
+
+
+def held_out() -> tuple[tuple[Answer, ...], tuple[str, ...]]:
+    """The faults and the sound trainings that were written after the bisection."""
+    from tests.faults_unseen.answers import FOURTH, NUMERICS, SOUND, THIRD, UNSEEN
+
+    return UNSEEN + NUMERICS + THIRD + FOURTH, SOUND
+
+
+ALARMS = "false alarms"
+KINDS = ("right", "partly", "late", "early", "other exception", "silent")
+
+
+def measure_all(quick: bool) -> Result:
+    """For the page: what bisection and the other tools say of all faults and sound trainings."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    tools, notes = available()
+    unseen, sound = held_out()
+    sets = [(FAULTS, CONTROLS), (unseen, sound)]
+    if quick:
+        sets = [(faults[:2], controls[:1]) for faults, controls in sets]
+    own, others, goals = [], [], []
+    for faults, controls in sets:
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder)
+            scores = []
+            for answer in faults:
+                out = home / answer.recipe.split(":")[-1]
+                record(answer, out)
+                scores.append(_one(answer, out, False))
+            alarms = sum(bool(findings_of(control, home, False)) for control in controls)
+        right = sum(marks.right for marks in scores)
+        own.append((right, sum(marks.whole for marks in scores), alarms))
+        goals.append(
+            Goal(
+                f"faults located in step and origin, of {len(faults)}",
+                "all",
+                str(right),
+                right == len(faults),
+            )
+        )
+        others.append({name: _tally(says, faults, controls) for name, says in tools.items()})
+    head = ("", *(f"{len(faults)} faults, {len(sound)} sound" for faults, sound in sets))
+    rows = [
+        ("bisection: right in step and origin", *(str(one[0]) for one in own)),
+        ("… in phase, return and persistence, too", *(str(one[1]) for one in own)),
+        ("… a finding on a sound training", *(str(one[2]) for one in own)),
+    ]
+    for name in tools:
+        told = (
+            ", ".join(f"{n} {kind}" for kind, n in one[name].items() if n or kind == ALARMS)
+            for one in others
+        )
+        rows.append((name, *told))
+    return Result((Table(head, tuple(rows), tuple(notes)),), tuple(goals))
+
+
+def _tally(says: Says, faults: Sequence[Answer], controls: Sequence[str]) -> dict[str, int]:
+    """How often a tool said what of the faults, and how often anything of a sound training."""
+    said = [says(answer, None) for answer in faults]
+    found = {kind: sum(one.startswith(kind) for one in said) for kind in KINDS}
+    sound = (Answer(recipe=name, step=-1, phase=(), operators=()) for name in controls)
+    return {**found, ALARMS: sum(says(answer, None) != "silent" for answer in sound)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -208,11 +200,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    answers, controls = FAULTS, CONTROLS
+    answers: Sequence[Answer] = FAULTS
+    controls: Sequence[str] = CONTROLS
     if given.unseen:
-        from tests.faults_unseen.answers import FOURTH, NUMERICS, SOUND, THIRD, UNSEEN
-
-        answers, controls = UNSEEN + NUMERICS + THIRD + FOURTH, SOUND
+        answers, controls = held_out()
     answers = [a for a in answers if _wanted(a.recipe, given.only)]
     controls = [c for c in controls if _wanted(c, given.only)]
     with tempfile.TemporaryDirectory() as home:
@@ -236,8 +227,8 @@ def _run(
             if answer.step < 0:
                 print(f"{name:26} did not strike with this seed")
                 continue
-        scores.append(_one(answer, home / name, given))
-        anomalies.append("" if given.no_anomaly else anomaly_alone(answer, given.seed))
+        scores.append(_one(answer, home / name, given.what_if))
+        anomalies.append("" if given.no_anomaly else anomaly_mode(answer, given.seed))
         _print_row(name, answer, scores[-1], anomalies[-1])
     alarms = {c: said for c in controls if (said := findings_of(c, home, given.what_if))}
     for control, said in alarms.items():
@@ -246,11 +237,11 @@ def _run(
     return int(bool(alarms) or not all(s.right for s in scores))
 
 
-def _one(answer: Answer, out: Path, given: argparse.Namespace) -> Score:
+def _one(answer: Answer, out: Path, what_if: bool) -> Score:
     recipe = answer.recipe if split_reference(answer.recipe)[0] else None
     began = time.perf_counter()
     try:
-        result = bisect_run(out, recipe=recipe, what_if=given.what_if)
+        result = bisect_run(out, recipe=recipe, what_if=what_if)
     except Exception as error:  # noqa: BLE001 - one that crashes is one that is wrong
         last = error.__traceback__
         while last is not None and last.tb_next is not None:
@@ -286,8 +277,7 @@ def _print_totals(
     print(f"controls with a finding: {alarms} of {controls}")
     if not any(anomalies):
         return
-    kinds = ("right", "partly", "late", "other exception", "silent")
-    told = [f"{sum(a.startswith(k) for a in anomalies)} {k}" for k in kinds]
+    told = [f"{sum(a.startswith(k) for a in anomalies)} {k}" for k in KINDS]
     print(f"anomaly mode alone: {', '.join(told)}")
 
 

@@ -16,9 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from foreign_logs import NAMES, parts
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.foreign_logs import NAMES, parts
+from benchmarks.measured import Goal, Result, Table
 
 LOAD = """
 import sys
@@ -27,6 +31,8 @@ steps = load_run(sys.argv[1]).steps
 print(steps.source_format, len(steps))
 """
 VERB = "import sys; from forensics.cli import main; sys.argv = ['forensics', *sys.argv[1:]]; main()"
+COMMON = ("llama-factory", "hf-stdout", "csv")
+LEAST_MB_S = 40
 _PAUSE = 0.01
 """Seconds between two looks at a process's memory."""
 
@@ -79,6 +85,35 @@ def anonymous(pid: int) -> float:
     return sum(int(line.split()[1]) for line in status.split("\n") if line[:8] == "RssAnon:") / 1024
 
 
+def measure_formats(names: Sequence[str], megabytes: int, through: str) -> Result:
+    """A row a format; the goal is that of the slowest log of lines."""
+    rows, speeds = [], {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / ("events.out.tfevents.1" if name == "tensorboard" else "it.log")
+            write(path, name, megabytes * 10**6)
+            size = path.stat().st_size / 1e6
+            text, seconds, memory = measure(command(through, path))
+        said = text.split() if through == "load" else [name, "0"]
+        read = f"{int(said[1]):,}" if said[0] == name and int(said[1]) else " ".join(said)
+        read = read if through == "load" else "–"
+        rows.append((name, read, f"{size / seconds:.0f} MB/s", f"{memory:.0f} MiB"))
+        speeds[name] = size / seconds
+    slowest = min(speeds, key=lambda name: speeds[name])
+    goal = Goal(
+        f"slowest of the logs ({slowest}), by processor time",
+        f"≥ {LEAST_MB_S} MB/s",
+        f"{speeds[slowest]:.0f} MB/s",
+        speeds[slowest] >= LEAST_MB_S,
+    )
+    return Result((Table(("format", "rows", "speed", "own memory"), tuple(rows)),), (goal,))
+
+
+def measure_all(quick: bool) -> Result:
+    """For the page: what most trainings write."""
+    return measure_formats(COMMON, 2 if quick else 60, "load")
+
+
 def main() -> None:
     """Measure every log and print a row each."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -86,17 +121,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="FORMAT")
     parser.add_argument("--through", choices=("load", "report", "convert"), default="load")
     options = parser.parse_args()
-    print("| format | rows | MB/s | peak memory |\n| --- | --- | --- | --- |")
-    for name in options.only:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / ("events.out.tfevents.1" if name == "tensorboard" else "it.log")
-            write(path, name, options.megabytes * 10**6)
-            size = path.stat().st_size / 1e6
-            text, seconds, memory = measure(command(options.through, path))
-        said = text.split() if options.through == "load" else [name, "0"]
-        rows = f"{int(said[1]):,}" if said[0] == name and int(said[1]) else " ".join(said)
-        rows = rows if options.through == "load" else "–"
-        print(f"| {name} | {rows} | {size / seconds:.0f} | {memory:.0f} MiB |", flush=True)
+    for table in measure_formats(options.only, options.megabytes, options.through).tables:
+        print(table.markdown())
 
 
 if __name__ == "__main__":

@@ -18,11 +18,15 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.measured import Goal, Result, Table
 
 WIDTH = 2048
 FORMATS = ("torch", "bfloat16", "nonfinite", "safetensors", "distributed")
@@ -161,6 +165,37 @@ def size_of(path: Path) -> int:
     return sum(p.stat().st_size for p in files)
 
 
+def measure_formats(
+    megabytes: int, repeats: int, formats: Sequence[str], at: str | None = None
+) -> Result:
+    """A row a format; the goals are those of the slowest and of the greediest."""
+    rows, shares, most = [], [], []
+    for name in formats:
+        with tempfile.TemporaryDirectory(dir=at) as folder:
+            file, write = WRITERS[name]
+            path, small = Path(folder) / file, Path(folder) / "small.pt"
+            torch.save({"model": {"weight": torch.ones(8)}}, small)
+            write(path, megabytes)
+            reading, looking, memory, bad = measure(path, small, repeats)
+            size = size_of(path)
+        shares.append(reading / looking)
+        most.append(memory)
+        speeds = (f"{size / seconds / 1e9:.2f} GB/s" for seconds in (reading, looking))
+        told = (f"{size / 1e6:,.0f} MB", *speeds, f"×{reading / looking:.2f}")
+        rows.append((name, *told, f"{memory:.1f} MiB", str(bad)))
+    head = ("state", "size", "reading", "inspecting", "inspecting ÷ reading speed", "own memory")
+    goals = (
+        Goal("slowest look ÷ reading speed", "≥ ×0.5", f"×{min(shares):.2f}", min(shares) >= 0.5),
+        Goal("own memory of a look", "≤ 500 MiB", f"{max(most):.1f} MiB", max(most) <= 500),
+    )
+    return Result((Table((*head, "bad tensors"), tuple(rows)),), goals)
+
+
+def measure_all(quick: bool) -> Result:
+    """For the page."""
+    return measure_formats(20, 1, FORMATS) if quick else measure_formats(2_000, 3, FORMATS)
+
+
 def main() -> None:
     """Measure and print a line for each format."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -169,20 +204,10 @@ def main() -> None:
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
     parser.add_argument("--folder", help="where the files lie meanwhile")
     chosen = parser.parse_args()
-    print("format        size      reading    inspecting   share of reading speed   memory    bad")
-    for name in chosen.formats:
-        with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
-            file, write = WRITERS[name]
-            path, small = Path(folder) / file, Path(folder) / "small.pt"
-            torch.save({"model": {"weight": torch.ones(8)}}, small)
-            write(path, chosen.megabytes)
-            reading, looking, memory, bad = measure(path, small, chosen.repeats)
-            size = size_of(path)
-            print(
-                f"{name:12}  {size / 1e6:6.0f} MB  {size / reading / 1e9:5.2f} GB/s  "
-                f"{size / looking / 1e9:5.2f} GB/s    {reading / looking:8.2f}            "
-                f"{memory:9.1f} MiB  {bad}"
-            )
+    for table in measure_formats(
+        chosen.megabytes, chosen.repeats, chosen.formats, chosen.folder
+    ).tables:
+        print(table.markdown())
 
 
 if __name__ == "__main__":

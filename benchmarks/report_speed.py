@@ -12,15 +12,22 @@ and all rules together, in seconds of the processor.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.measured import Cost, Goal, Result, Table, goal_of_ratio, run_process, times
+
+ROWS = (2_000, 20_000, 200_000, 1_000_000, 10_000_000)
+MEMORY_GOALS = {1_000_000: 350, 10_000_000: 1_536}
+"""MiB of resident memory at most, by rows."""
 
 IMPORT_ONLY = "import click, pyarrow.csv, numpy"
 READ_ONLY = """
@@ -72,51 +79,69 @@ def write_log(path: Path, rows: int) -> None:
                 scale, clean = scale * 2, 0
 
 
-def run(code: str, *arguments: str) -> tuple[float, float, float]:
-    """Wall seconds, processor seconds and peak resident MiB of one Python process."""
-    started = time.perf_counter()
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-c", code, *arguments],
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
-    )
-    _, status, usage = os.wait4(pid, 0)
-    seconds = time.perf_counter() - started
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"a measured process failed: {code.strip().splitlines()[0]}")
-    peak = usage.ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
-    return seconds, usage.ru_utime + usage.ru_stime, peak
-
-
-def compare(rows: int, runs: int, path: Path) -> str:
-    """One line of the table: the report beside the bare process it is held against."""
-    beside, limit = (IMPORT_ONLY, 2.5) if rows <= 10_000 else (READ_ONLY, 2.0)
+def compare(rows: int, runs: int, path: Path) -> tuple[tuple[str, ...], list[Goal]]:
+    """One row of the table, the report beside the bare process it is held against; its goals."""
+    beside, code, limit = "reading alone", READ_ONLY, 2.0
+    if rows <= 10_000:
+        beside, code, limit = "importing alone", IMPORT_ONLY, 2.5
     limit = 2.5 if rows > 1_000_000 else limit
-    arguments = () if beside is IMPORT_ONLY else (str(path),)
-    run(beside, *arguments), run(REPORT, "report", str(path))  # fills the file cache
-    pairs = [(run(beside, *arguments), run(REPORT, "report", str(path))) for _ in range(runs)]
-    ratio = statistics.median(report[0] / bare[0] for bare, report in pairs)
-    cpu = statistics.median(report[1] / bare[1] for bare, report in pairs)
-    bare_s = statistics.median(bare[0] for bare, _ in pairs)
-    report_s = statistics.median(report[0] for _, report in pairs)
-    peak = max(report[2] for _, report in pairs)
-    name = "import only" if beside is IMPORT_ONLY else "read only"
-    return (
-        f"| {rows:,} | {name} {bare_s:.2f} s | {report_s:.2f} s | ×{ratio:.2f} | ×{cpu:.2f} "
-        f"| ≤ {limit} | {peak:.0f} MiB |"
-    )
+    bare_one = [sys.executable, "-c", code, str(path)]
+    report_one = [sys.executable, "-c", REPORT, "report", str(path)]
+    _checked(bare_one), _checked(report_one)  # fills the file cache
+    pairs = [(_checked(bare_one), _checked(report_one)) for _ in range(runs)]
+    wall = [report.wall / bare.wall for bare, report in pairs]
+    processor = [report.processor / bare.processor for bare, report in pairs]
+    bare_s = statistics.median(bare.wall for bare, _ in pairs)
+    report_s = statistics.median(report.wall for _, report in pairs)
+    peak = max(report.peak for _, report in pairs)
+    cells = (f"{rows:,}", f"{beside} {bare_s:.2f} s", f"{report_s:.2f} s", *times(wall))
+    goals = [goal_of_ratio(f"report of {rows:,} rows ÷ {beside}", wall, limit)]
+    if rows in MEMORY_GOALS:
+        most = MEMORY_GOALS[rows]
+        told = f"memory of a report of {rows:,} rows"
+        goals.append(Goal(told, f"≤ {most:,} MiB", f"{peak:,.0f} MiB", peak <= most))
+    return (*cells, *times(processor), f"{peak:,.0f} MiB"), goals
 
 
-def stages(rows: int, runs: int, path: Path) -> str:
-    """One line of the second table: medians of the processor seconds of each stage."""
+def _checked(command: list[str]) -> Cost:
+    cost = run_process(command)
+    if cost.ended != 0:
+        raise SystemExit(f"a measured process failed ({cost.ended}): {' '.join(command[2:])[:80]}")
+    return cost
+
+
+def stages(rows: int, runs: int, path: Path) -> tuple[str, ...]:
+    """One row of the second table: medians of the processor seconds of each stage."""
     command = [sys.executable, "-c", STAGES, str(path)]
     measured = [
         [float(text) for text in subprocess.check_output(command, text=True).split()]
         for _ in range(runs)
     ]
     start, read, judge = (statistics.median(one) for one in zip(*measured, strict=True))
-    return f"| {rows:,} | {start:.2f} s | {read:.2f} s | {judge:.2f} s |"
+    return f"{rows:,}", f"{start:.2f} s", f"{read:.2f} s", f"{judge:.2f} s"
+
+
+def measure(rows_of: Sequence[int], runs: int) -> Result:
+    """Both tables, for logs of so many rows; of more than a million a third of the runs."""
+    first, second, goals = [], [], []
+    for rows in rows_of:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "steps.csv"
+            write_log(path, rows)
+            repeated = runs if rows <= 1_000_000 else max(2, runs // 3)
+            cells, asked = compare(rows, repeated, path)
+            first.append(cells)
+            goals += asked
+            second.append(stages(rows, min(repeated, 5), path))
+    head = ("rows", "beside", "report", "ratio, wall", "spread", "ratio, processor", "spread")
+    stages_head = ("rows", "start", "read", "all rules")
+    tables = Table((*head, "peak memory"), tuple(first)), Table(stages_head, tuple(second))
+    return Result(tables, tuple(goals))
+
+
+def measure_all(quick: bool) -> Result:
+    """For the page."""
+    return measure([2_000, 20_000] if quick else ROWS, 2 if quick else 9)
 
 
 def main() -> None:
@@ -125,16 +150,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[2_000, 1_000_000])
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
-    print("| rows | beside | report | ratio, wall | ratio, processor | goal | peak memory |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    second = ["", "| rows | start | read | all rules |", "| --- | --- | --- | --- |"]
-    for rows in options.rows:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "steps.csv"
-            write_log(path, rows)
-            print(compare(rows, options.runs, path), flush=True)
-            second.append(stages(rows, options.runs, path))
-    print("\n".join(second))
+    for table in measure(options.rows, options.runs).tables:
+        print(table.markdown(), end="\n\n")
 
 
 if __name__ == "__main__":
