@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.fire.fork_server import Child, ForkServer
 from tests.fire.training import record
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds to wait for a mark; a busy machine is no failure."""
 MOMENTS = {"step": 24, "checkpoint": 6, "compact": 5, "open": 1, "supersede": 1}
 """What a kill follows closely, and after how many of them at most."""

@@ -21,9 +21,10 @@ from forensics.cli import main
 from forensics.errors import InputError
 from forensics.record.checkpoints import load_checkpoint
 from forensics.runlog.manifest import read_manifest
+from tests.fire.limits import limited
 from tests.fire.test_kill import Rows, rows
 from tests.fire.training import record
-from tests.unit.replay.saved_states.test_hostile_files import frugal, rewritten
+from tests.unit.replay.saved_states.test_hostile_files import rewritten
 
 STEPS = 12
 LAST = "step-00000012.pt"
@@ -94,14 +95,14 @@ def test_what_follows_the_end_changes_nothing(
 
 
 def refused_everywhere(run: Path, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with frugal():
+    with limited():
         with pytest.raises(InputError, match="is no readable checkpoint") as caught:
             load_checkpoint(path)
         assert len(caught.value.line()) < 400
         assert main(["inspect", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line
-    with frugal():
+    with limited():
         assert main(["bisect", "--ckpt-dir", str(run / "checkpoints"), "--format", "json"]) == 0
     bisection = json.loads(capsys.readouterr().out)["bisection"]
     verdicts = {entry["step"]: entry["verdict"] for entry in bisection["checkpoints"]}
@@ -111,7 +112,7 @@ def refused_everywhere(run: Path, path: Path, capsys: pytest.CaptureFixture[str]
 
 def resumes_before_it(run: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A resume says that it takes the checkpoint before, and ends as if nothing had been."""
-    with frugal():
+    with limited():
         assert record(str(run), {"steps": STEPS, "resume": True}) == 0
     assert "trying the one before it" in capsys.readouterr().out
     assert rows(run) == truth(whole)
@@ -198,7 +199,7 @@ def test_bombs(
 def test_a_state_nested_without_end(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run / "checkpoints" / LAST
     deep(path)
-    with frugal():
+    with limited():
         assert main(["inspect", str(path)]) == 2
         assert record(str(run), {"steps": STEPS, "resume": True}) == 2
     inspected, resumed = capsys.readouterr().err.splitlines()
@@ -213,9 +214,9 @@ def test_one_number_that_claims_to_be_a_terabyte(
     state = load_checkpoint(path)
     state["ema"]["shadow"] = {"0.weight": torch.ones(1).expand(1 << 40)}
     torch.save(state, path)
-    with frugal(), pytest.raises(InputError, match=r"claims 4,398,046,5\d\d,\d+ bytes of tensors"):
+    with limited(), pytest.raises(InputError, match=r"claims 4,398,046,5\d\d,\d+ bytes of tensors"):
         load_checkpoint(path)
-    with frugal():
+    with limited():
         assert main(["inspect", str(path)]) == 0  # what it repeats is looked at once
     resumes_before_it(run, whole, capsys)
 

@@ -14,8 +14,8 @@ from forensics.cli import main
 from forensics.runlog.run import load_run
 from tests.fire.amount import FULL, amount
 from tests.fire.hostile import SAMPLES
+from tests.fire.limits import limited
 from tests.fire.mutation import logs
-from tests.fire.test_long_runs import in_time
 
 DEEP = ("[" * 200_000, '{"a":' * 200_000, "[" * 200_000 + "]" * 200_000, '[{"a":' * 100_000)
 
@@ -49,7 +49,7 @@ PARTS = (
 def report(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Exit code and standard error of a report, which is one line or none."""
     capsys.readouterr()
-    with in_time():
+    with limited():
         code = main(["report", str(path), "--format", "json"])
     err = capsys.readouterr().err
     assert code in (0, 2), err
@@ -85,7 +85,7 @@ def test_deep_json_in_a_sharded_state(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(text)
-    with in_time():
+    with limited():
         assert main(["inspect", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -127,7 +127,7 @@ def test_steps_beyond_any_integer(
         path = tmp_path / "steps.csv"
         path.write_text("\n".join([header, *lines, ""]))
         assert report(path, capsys)[0] == 0
-        with in_time():
+        with limited():
             assert main(["plot", str(path), "--out", str(tmp_path / "x.svg")]) == 0
             assert main(["compare", str(path), str(path)]) == 0
             assert main(["convert", str(path), "--out", str(tmp_path / "out.csv")]) == 0
@@ -157,7 +157,7 @@ def test_a_part_that_is_no_file(
         path.symlink_to(target)
     report(run, capsys)
     if kind != "pipe" or path.suffix != ".csv":  # a pipe may be a log: it is waited for a little
-        with in_time():
+        with limited():
             main(["params", str(run)])
             main(["scan", str(run)])
     assert "internal error" not in capsys.readouterr().err
@@ -177,7 +177,7 @@ def test_a_shard_elsewhere(
     (folder / "link.safetensors").symlink_to("../secret.safetensors")
     index = {"weight_map": {"a": name}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with in_time():
+    with limited():
         assert main(["inspect", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "internal error" not in line

@@ -6,9 +6,6 @@ where it tries every split of them.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +16,10 @@ from forensics.diagnose.snapshots import families, layer_of
 from forensics.replay.saved_states.roles import is_buffer
 from forensics.runlog.params import ParamWriter
 from tests.fire.amount import FULL
+from tests.fire.limits import limited
 from tests.fire.mutation import logs
-from tests.unit.replay.saved_states.test_hostile_files import frugal
 
 LONG = 200_000
-SECONDS = 20
 RUNS = {
     "digits": "0" * LONG + "!",
     "nines": "9" * LONG + "!",
@@ -47,26 +43,6 @@ RUNS = {
 SOME = list(RUNS) if FULL else ["digits", "decimals", "lines", "pairs"]
 
 
-@contextmanager
-def in_time() -> Iterator[None]:
-    """Fail what takes longer than any length of ours can need, or a gigabyte.
-
-    A pattern is interrupted, too.
-    """
-
-    def late(*_: object) -> None:
-        raise TimeoutError("a hang")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
-    try:
-        with frugal():
-            yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize("kind", SOME)
 def test_within_any_log(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, data in logs().items():
@@ -75,7 +51,7 @@ def test_within_any_log(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture
         at = data.index(b"\n", len(data) // 3) - 1  # within a number, most often
         path = tmp_path / name
         path.write_bytes(data[:at] + RUNS[kind].encode() + data[at:])
-        with in_time():
+        with limited():
             code = main(["report", str(path), "--format", "json"])
         assert code in (0, 2), (name, capsys.readouterr().err)
 
@@ -92,7 +68,7 @@ def test_in_the_name_of_a_parameter(
         for step in range(0, 40, 4):
             norms = np.full(4, 1.0 + step)
             writer.append(step, names, "param", {"grad_l2": norms, "value_l2": norms})
-    with in_time():
+    with limited():
         assert main(["report", str(run), "--verbose"]) == 0
         assert main(["params", str(run)]) == 0
         assert main(["params", str(run), "--format", "markdown", "--param", "layers.1*"]) == 0
@@ -103,7 +79,7 @@ def test_in_the_name_of_a_parameter(
 @pytest.mark.parametrize("kind", RUNS)
 def test_in_what_is_looked_up_by_name(kind: str) -> None:
     text = RUNS[kind]
-    with in_time():
+    with limited():
         assert families([text] * 3, {}, 1) is not None
         assert layer_of(f"blocks.7.{text}") == "blocks.7"
         assert not is_buffer(text)

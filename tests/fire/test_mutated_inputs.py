@@ -10,8 +10,8 @@ import pytest
 
 from forensics.cli import main
 from tests.fire.amount import amount
+from tests.fire.limits import limited
 from tests.fire.mutation import RUNS, logs, mutated, mutated_run
-from tests.unit.replay.saved_states.test_hostile_files import frugal
 
 BATCHES = 10
 LOGS, OF_RUNS = amount(25, 350), amount(10, 150)
@@ -20,7 +20,7 @@ LOGS, OF_RUNS = amount(25, 350), amount(10, 150)
 
 def trouble(path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """What is wrong with how a report takes a file; empty where it told it, or refused it well."""
-    with frugal():
+    with limited():
         code = main(["report", str(path), "--format", "json"])
     out, err = capsys.readouterr()
     lines = err.splitlines()
