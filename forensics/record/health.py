@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from forensics.record.plain_names import named_parameters
 from forensics.record.readback import read_scalars
-from forensics.record.tensor_norms import l2_norms
+from forensics.record.tensor_norms import largest_magnitudes
 from forensics.runlog.checkpoint_files import BadTensor as BadTensor
 
 SCANNED = ("model", "optimizers", "schedulers", "scaler", "ema", "extra")
@@ -51,7 +51,7 @@ class HealthScan:
         leaves = [leaf for part in SCANNED if part in state for leaf in _leaves(part, state[part])]
         tensors = {name: leaf for name, leaf in leaves if isinstance(leaf, Tensor)}
         largest = dict(
-            zip(tensors, read_scalars(l2_norms(list(tensors.values()), math.inf)), strict=True)
+            zip(tensors, read_scalars(largest_magnitudes(list(tensors.values()))), strict=True)
         )
         largest |= {name: abs(leaf) for name, leaf in leaves if not isinstance(leaf, Tensor)}
         suspects = [(name, leaf) for name, leaf in leaves if not math.isfinite(largest[name])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from torch.optim import Optimizer
 
 from forensics.record.clipping import GradNorms
 from forensics.record.plain_names import named_buffers, named_parameters
-from forensics.record.tensor_norms import l2_norms, measure
+from forensics.record.tensor_norms import largest_magnitudes, measure
 
 
 @dataclass
@@ -76,7 +75,7 @@ class SnapshotTaker:
         ratios = {} if scaled else dict(self._v_ratios(grads))
         found = measure(
             [tensor for _, _, tensor in named],
-            [*l2_norms(list(grads.values()), math.inf), *ratios.values()],
+            [*largest_magnitudes(list(grads.values())), *ratios.values()],
         )
         absmax = dict(zip(grads, found.alongside, strict=False))
         ratio_of = dict(zip(ratios, found.alongside[len(grads) :], strict=True))
@@ -130,10 +129,10 @@ class SnapshotTaker:
 def _v_ratio(grad: Tensor, second: Tensor, step: Any, group: Mapping[str, Any]) -> Tensor:
     beta = group["betas"][1]
     square = grad.to(second.dtype).square()
-    next_second = second * beta + square * (1 - beta)
-    corrected = next_second / (1 - beta ** (step + 1))
-    ratio: Tensor = (square / corrected.clamp_min(group["eps"] ** 2)).mean().sqrt()
-    return ratio
+    # In place: fresh pages for a temporary cost more than the arithmetic on them.
+    next_second = second.mul(beta).add_(square, alpha=1 - beta)
+    corrected = next_second.div_(1 - beta ** (step + 1)).clamp_min_(group["eps"] ** 2)
+    return square.div_(corrected).mean().sqrt()
 
 
 def _gradient_statistics(

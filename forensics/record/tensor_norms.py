@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forensics.record.readback import read_scalars
 
@@ -53,12 +53,43 @@ def measure(tensors: Sequence[Tensor], alongside: Sequence[Tensor] = ()) -> Tens
     return TensorNorms(tuple(l2), tuple(counts), tuple(overflowed), tuple(rest))
 
 
-def l2_norms(tensors: Sequence[Tensor], order: float = 2.0) -> list[Tensor]:
+def l2_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The L2 norm of each tensor, on its device, shape ().
 
-    They are float32, those of float64 tensors float64. With ``order`` infinity the largest
-    absolute values instead, of tensors that have elements.
+    They are float32, those of float64 tensors float64.
     """
+    return _norms(tensors, 2.0)
+
+
+@torch.no_grad()
+def largest_magnitudes(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The largest absolute value of each tensor, on its device, shape (); NaN where one is.
+
+    The tensors have elements. On a CPU ``aminmax`` takes a tenth of the time of a norm of order
+    infinity; elsewhere one launch for all of them is better than three for each.
+    """
+    quick = [_ordered(tensor) for tensor in tensors]
+    others = iter(_norms([t for t, fast in zip(tensors, quick, strict=True) if not fast], math.inf))
+    return [
+        _widest(*torch.aminmax(tensor)) if fast else next(others)
+        for tensor, fast in zip(tensors, quick, strict=True)
+    ]
+
+
+_ORDERED = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
+
+
+def _ordered(tensor: Tensor) -> bool:
+    """Does ``aminmax`` take it? Not sparse, complex or distributed ones."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    return plain and tensor.device.type == "cpu" and tensor.dtype in _ORDERED
+
+
+def _widest(least: Tensor, greatest: Tensor) -> Tensor:
+    return torch.maximum(least.neg(), greatest)
+
+
+def _norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for i, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(i)
