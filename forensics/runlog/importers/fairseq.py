@@ -101,7 +101,7 @@ _VALID_OBJECT = (
 _BETWEEN = re.compile(rb"|".join((_NOTE, _VALID, _VALID_OBJECT)))
 _NEEDLES = (b"overflow detected", b"valid on '", b'"valid')
 _NOTED = re.compile(_NOTE)
-_CLIP = re.compile(rb"'?clip_norm'?[:=] ?(\d{1,9}(?:\.\d{1,9})?)")
+_CLIP = re.compile(rb"clip_norm'?[:=] ?(\d{1,9}(?:\.\d{1,9})?)")
 
 
 def _layout_of(text: bytes) -> Layout | None:
