@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.cli.streams import say
+from forensics.diagnose.catalogue import Catalogue
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, SurveyRow, find_runs, shown_path, worst
 from forensics.diagnose.survey_pool import survey
-from forensics.errors import ExitCode, InputError
+from forensics.errors import ExitCode, InputError, UsageError
 from forensics.render.output import choose_format
 from forensics.settings import SEVERITIES, load_settings
+
+Engine = Callable[..., list[SurveyRow]]
+"""``(paths, choice=, jobs=, on_row=) → rows``, worst first."""
 
 
 @click.command(short_help="Judge many runs: a table, worst first.")
@@ -26,6 +32,19 @@ from forensics.settings import SEVERITIES, load_settings
     "-j",
     type=click.IntRange(min=1),
     help="Processes. Default: as many as pay, up to the processors.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(("pool", "dask")),
+    default="pool",
+    help="Who judges: processes of this machine, or a dask cluster. Default: pool.",
+)
+@click.option("--scheduler", metavar="ADDR", help="Of dask; default: processes started here.")
+@click.option(
+    "--catalogue",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Keep the rows in this Parquet file; judge only runs that changed since.",
 )
 @click.option(
     "--fail-on",
@@ -38,6 +57,9 @@ from forensics.settings import SEVERITIES, load_settings
 def scan(
     directories: tuple[str, ...],
     jobs: int | None,
+    engine: str,
+    scheduler: str | None,
+    catalogue: Path | None,
     fail_on: str | None,
     config: str | None,
     verbose: bool,
@@ -55,10 +77,14 @@ def scan(
       forensics scan runs
       forensics scan runs /scratch/*/runs --jobs 8 --fail-on error
       forensics scan runs --format json --out scan.json
+      forensics scan runs --catalogue scan.parquet
+      forensics scan /shared/runs --engine dask --scheduler tcp://10.0.0.1:8786
 
     Exit code: 0 done, 1 findings at or above --fail-on, 2 a DIR that does not exist, no run found
     or none that can be read, or with --fail-on none that severe but one that cannot be read.
     """
+    if scheduler is not None and engine != "dask":
+        raise UsageError("is an option of --engine dask", where="--scheduler")
     settings = load_settings(config)
     gone = [place for place in directories if not os.path.lexists(place)]
     passed: list[str] = []
@@ -76,7 +102,8 @@ def scan(
     choice = Choice(
         select=settings.select, ignore=settings.ignore, thresholds=dict(settings.thresholds)
     )
-    rows = _survey(paths, choice, jobs)
+    kept = None if catalogue is None else Catalogue(catalogue, choice)
+    rows = _survey(paths, partial(_engine(engine, scheduler), choice=choice, jobs=jobs), kept)
     put(_rendered(rows, choose_format(form, out), out), out)
     _tell_passed(passed, verbose=verbose)
     for place in gone:
@@ -99,12 +126,42 @@ def _gone(place: str) -> InputError:
     return InputError("no such file or directory", where=place)
 
 
-def _survey(paths: Sequence[str], choice: Choice, jobs: int | None) -> list[SurveyRow]:
-    """Judge them, with a bar where somebody watches."""
-    if not sys.stderr.isatty():
-        return survey(paths, choice, jobs=jobs)
-    with click.progressbar(length=len(paths), label="judging", file=sys.stderr) as bar:
-        return survey(paths, choice, jobs=jobs, on_row=lambda _: bar.update(1))
+def _engine(name: str, scheduler: str | None) -> Engine:
+    """What judges the runs; dask is imported only where it is asked for."""
+    if name == "pool":
+        return survey
+    from forensics.diagnose.survey_dask import survey_on_dask
+
+    return partial(survey_on_dask, scheduler=scheduler)
+
+
+def _survey(paths: Sequence[str], judged: Engine, kept: Catalogue | None) -> list[SurveyRow]:
+    """Judge those that the catalogue does not know as they are, and put them into it."""
+    known = [] if kept is None else kept.known(paths)
+    left = set(paths) - {row.path for row in known}
+    rows = _with_bar([path for path in paths if path in left], judged, kept) if left else []
+    if kept is not None:
+        kept.save()
+        say(f"{kept.path}: {len(known):,} of {len(paths):,} runs as they were, not judged again")
+    return sorted((*known, *rows), key=lambda row: row.order)
+
+
+def _with_bar(paths: Sequence[str], judged: Engine, kept: Catalogue | None) -> list[SurveyRow]:
+    """Judge them, with a bar where somebody watches; what is done before a Ctrl-C is kept."""
+    shown = sys.stderr if sys.stderr.isatty() else io.StringIO()
+    with click.progressbar(length=len(paths), label="judging", file=shown) as bar:
+
+        def on_row(row: SurveyRow) -> None:
+            bar.update(1)
+            if kept is not None:
+                kept.add(row)
+
+        try:
+            return judged(paths, on_row=on_row)
+        except BaseException:
+            if kept is not None:
+                kept.save()
+            raise
 
 
 def _rendered(rows: Sequence[SurveyRow], form: str, out: Path | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -48,7 +49,8 @@ def judge_chunk(
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    if not seconds or not hasattr(signal, "setitimer"):
+    main = threading.current_thread() is threading.main_thread()  # no other may set a timer
+    if not seconds or not main or not hasattr(signal, "setitimer"):
         yield
         return
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -120,3 +120,23 @@ def test_runs_of_which_none_can_be_read_are_exit_2(
 ) -> None:
     assert main(["scan", str(runs / "torn")]) == 2
     assert "1 run: 1 unreadable" in capsys.readouterr().out
+
+
+def test_a_catalogue_gives_the_same_table_and_says_what_it_spared(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scan", str(runs)]) == 0
+    plain = capsys.readouterr().out
+    command = ["scan", str(runs), "--catalogue", str(runs / "scan.parquet")]
+    for spared in (0, 2):  # the torn one is tried again
+        assert main(command) == 0
+        told = capsys.readouterr()
+        assert told.out == plain
+        assert f"{spared} of 3 runs as they were, not judged again" in told.err
+
+
+def test_a_scheduler_without_dask_is_wrong_usage(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["scan", str(runs), "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "--scheduler: is an option of --engine dask" in capsys.readouterr().err

@@ -1,0 +1,195 @@
+"""Rows of earlier scans in a Parquet file: a run that has not changed is not judged again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import forensics
+from forensics.diagnose.finding import Severity
+from forensics.diagnose.survey import Choice, SurveyRow
+from forensics.errors import InputError, OutputError
+from forensics.runlog.atomic import replacing
+from forensics.runlog.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = (
+    "path",
+    "status",
+    "severity",
+    "root",
+    "step",
+    "wasted",
+    "steps",
+    "summary",
+    "judged",
+    "version",
+    "settings",
+    "fingerprint",
+)
+"""``path`` is absolute; ``severity`` empty where there is no finding; ``judged`` UTC, ISO 8601;
+``settings`` a digest of rules and thresholds; ``fingerprint`` of the files, as they were judged."""
+_EVERY_S = 30.0
+Entry = Mapping[str, Any]
+
+
+class Catalogue:
+    """The file, and what one scan adds to it. Runs that a scan does not meet stay in it.
+
+    Args:
+        path: the file; it may not exist yet.
+        choice: the scan's rules and thresholds: a row that others gave is not taken.
+
+    Raises:
+        InputError: the file is there and is no catalogue.
+    """
+
+    def __init__(self, path: Path, choice: Choice) -> None:
+        self.path = path
+        self._settings = _digest(choice)
+        self._marks: dict[str, str] = {}
+        self._new: dict[str, Entry] = {}
+        self._old = _read(path)
+        self._saved = time.monotonic()
+
+    def known(self, paths: Iterable[str]) -> list[SurveyRow]:
+        """The rows of those runs that are as they were; fingerprints of all are taken now."""
+        rows = []
+        for path in paths:
+            self._marks[path] = fingerprint(path)
+            entry = self._old.get(_key(path))
+            if entry is not None and self._holds(entry, self._marks[path]):
+                rows.append(_row(entry, path))
+        return rows
+
+    def _holds(self, entry: Entry, mark: str) -> bool:
+        row_of_now = (entry["version"], entry["settings"], entry["fingerprint"])
+        # What could not be read may be readable now, though no file has changed.
+        readable = entry["status"] != "unreadable"
+        return bool(mark) and readable and row_of_now == (_version(), self._settings, mark)
+
+    def add(self, row: SurveyRow) -> None:
+        """Take a row that was judged now; every half minute all are saved."""
+        self._new[_key(row.path)] = {
+            "path": _key(row.path),
+            "status": row.status,
+            "severity": row.severity.name.lower() if row.severity is not None else "",
+            "root": row.root,
+            "step": row.step,
+            "wasted": row.wasted,
+            "steps": row.steps,
+            "summary": _text(row.summary),
+            "judged": datetime.now(UTC).isoformat(timespec="seconds"),
+            "version": _version(),
+            "settings": self._settings,
+            "fingerprint": self._marks.get(row.path, ""),
+        }
+        if time.monotonic() - self._saved > _EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Replace the file whole, with what another scan has put into it meanwhile.
+
+        Raises:
+            OutputError: it cannot be written; the old one is as it was.
+        """
+        import pyarrow.parquet as pq
+
+        try:
+            with _alone(self.path):
+                entries = {**_read(self.path), **self._new}
+                table = _table([entries[key] for key in sorted(entries)])
+                with replacing(self.path) as temporary:
+                    pq.write_table(table, temporary)
+            self._saved = time.monotonic()
+        except OSError as error:
+            hint = "choose another --catalogue"
+            what = error.strerror or str(error)
+            raise OutputError(what, where=self.path, hint=hint) from error
+
+
+def _version() -> str:
+    return str(forensics.__version__)
+
+
+def _digest(choice: Choice) -> str:
+    """What a verdict depends on besides the run and the program."""
+    thresholds = {rule: dict(values) for rule, values in (choice.thresholds or {}).items()}
+    said = [sorted(choice.select), sorted(choice.ignore), thresholds]
+    return blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _key(path: str) -> str:
+    return _text(os.path.realpath(path))
+
+
+def _text(text: str) -> str:
+    """As Parquet can hold it: names of files may be any bytes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _row(entry: Entry, path: str) -> SurveyRow:
+    severity = entry["severity"]
+    return SurveyRow(
+        path=path,
+        status=entry["status"],
+        severity=Severity[severity.upper()] if severity else None,
+        root=entry["root"],
+        step=entry["step"],
+        wasted=entry["wasted"],
+        steps=entry["steps"],
+        summary=entry["summary"],
+    )
+
+
+def _table(entries: Sequence[Entry]) -> pa.Table:
+    import pyarrow as pa
+
+    kinds = {"step": pa.int64(), "steps": pa.int64(), "wasted": pa.float64()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+    return pa.Table.from_pylist(list(entries), schema=schema)
+
+
+def _read(path: Path) -> dict[str, Entry]:
+    """The file's rows by path; none where there is no file.
+
+    Raises:
+        InputError: it is no catalogue.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    hint = "--catalogue takes a file that an earlier scan wrote, or a new name"
+    if not os.path.lexists(path):
+        return {}
+    try:
+        with pq.ParquetFile(path) as file:
+            if not set(COLUMNS).issubset(file.schema_arrow.names):
+                raise InputError("is no catalogue of a scan", where=path, hint=hint)
+            entries = file.read(columns=list(COLUMNS)).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError("cannot be read as Parquet", where=path, hint=hint) from error
+    return {entry["path"]: entry for entry in entries}
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Two scans that end at once write one after the other, where the system has such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path.with_name(f".{path.name}.lock"), "a") as file:
+        with suppress(OSError):  # some network drives have none
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
