@@ -143,6 +143,7 @@ class LocalGradients:
     ) -> None:
         self._names, self._reducing, self._say = names, reducing, say
         self._hook: MeasuringHook | None = None
+        self._norms: LocalNorms | None = None
         self._first_run: RemovableHandle | None = None
         replica = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
         if replica is None:
@@ -150,9 +151,15 @@ class LocalGradients:
             return
         self._first_run = replica.register_forward_pre_hook(self._attach)
 
+    def fetch(self) -> None:
+        """Read what was measured; best where the loop has just waited for the device anyway."""
+        if self._hook is not None:
+            self._norms = self._hook.take() or self._norms
+
     def take(self, scale: float) -> dict[str, Any]:
         """Cells of this rank's row: its norm, unscaled, and what in it was not finite."""
-        norms = self._hook.take() if self._hook is not None else None
+        self.fetch()
+        norms, self._norms = self._norms, None
         if norms is None:
             return {}
         names = (self._names.get(id(parameter), "") for parameter in norms.bad)

@@ -72,6 +72,7 @@ class RankRecord:
 
     def reduced(self) -> None:
         """The gradients are reduced."""
+        self._local.fetch()
         self._put(Stage.REDUCED)
 
     def write(self, row: Mapping[str, Any]) -> None:
