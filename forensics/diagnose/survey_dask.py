@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -32,8 +31,9 @@ def survey_on_dask(
 ) -> list[SurveyRow]:
     """One row a run, worst first; the same rows as ``survey_pool.survey`` gives.
 
-    What a worker was at when it died, dask gives to another one; what has taken several workers
-    along (dask's ``allowed-failures``) is judged run by run, and the run that does it is a row.
+    What a worker had been given when it died, dask gives to another one; what has been with several
+    workers that died (dask's ``allowed-failures``) is judged at the end, one run at a time, and the
+    run that does it is a row that says so.
 
     Args:
         paths: the runs, each once; every worker must find them under the same absolute paths.
@@ -85,18 +85,20 @@ def _client(scheduler: str | None, jobs: int | None) -> Iterator[Client]:
 def _judged(
     client: Client, paths: Sequence[str], choice: Choice, judge: Judge
 ) -> Iterator[SurveyRow]:
-    """Rows as they come; a chunk that takes workers along is judged run by run."""
+    """Rows as they come; then, one at a time, the runs of chunks that died with their workers.
+
+    Dask blames all that a dying worker had been given: only what it was given alone is at fault.
+    """
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
-    chunks, alone = chunks_of(paths, workers), deque[tuple[str, ...]]()
-    for chunk, rows in _results(client, chunks, choice, judge):
-        if rows is not None:
-            yield from rows
-        elif len(chunk) == 1:
-            yield unreadable(chunk[0], DIED)
+    suspected: list[str] = []
+    for chunk, rows in _results(client, chunks_of(paths, workers), choice, judge):
+        if rows is None:
+            suspected.extend(chunk)
         else:
-            alone.extend((path,) for path in chunk)
-    for (path,), rows in _results(client, alone, choice, judge):
-        yield from rows if rows is not None else [unreadable(path, DIED)]
+            yield from rows
+    for path in suspected:
+        for _, rows in _results(client, [(path,)], choice, judge):
+            yield from rows if rows is not None else [unreadable(path, DIED)]
 
 
 def _results(
