@@ -32,8 +32,12 @@ _TELLING = re.compile(
 """What every log of a training has one of."""
 _STATE = "trainer_state.json"
 _CLOSED = frozenset(("__pycache__", "node_modules", "site-packages"))
-_OF_THE_TRAINER = frozenset(("runs", "wandb"))
-"""Folders in which the Trainer keeps further views of the run whose log lies beside them."""
+_OF_THE_TRAINER = {
+    "runs": re.compile(r"events\.out\.tfevents\."),
+    "wandb": re.compile(r"(offline-)?run-|latest-run|debug|settings"),
+}
+"""Folders in which the Trainer keeps further views of the run whose log lies beside them, and what
+their contents are called. Where anything else is in one, it is somebody's folder of runs."""
 _TRAINING = frozenset(("train", "training"))
 
 
@@ -74,17 +78,35 @@ def search_folder(folder: Path, files: Sequence[str], folders: Sequence[str]) ->
         last = max((folder / name for name in checkpoints), key=natural) / _STATE
         if glance(last) is not None:
             logs.append(LogFile(last, CHECKPOINTED, 1.0))
-    below = [n for n in folders if n not in checkpoints and not _is_closed(n, folders, logs)]
+    below = [
+        n for n in folders if n not in checkpoints and not _is_closed(folder / n, folders, logs)
+    ]
     return Found(tuple(_places(folder, logs)), tuple(passed), tuple(sorted(below)))
 
 
-def _is_closed(name: str, beside: Sequence[str], logs: Sequence[LogFile]) -> bool:
+def _is_closed(folder: Path, beside: Sequence[str], logs: Sequence[LogFile]) -> bool:
     """Can nothing be in a folder that is a run of its own?"""
+    name = folder.name
     if name.startswith(".") or name in _CLOSED:
         return True
     if name in VALIDATION and not _TRAINING.isdisjoint(beside):
         return True
-    return name in _OF_THE_TRAINER and any(log.format.startswith("hf-") for log in logs)
+    if name not in _OF_THE_TRAINER or not any(log.format.startswith("hf-") for log in logs):
+        return False
+    return _holds_only(folder, _OF_THE_TRAINER[name])
+
+
+def _holds_only(folder: Path, names: re.Pattern[str]) -> bool:
+    """Is everything in a folder, or in the folders in it, called so?"""
+    try:
+        inside = list(folder.iterdir())
+        for path in inside:
+            below = list(path.iterdir()) if path.is_dir() and not names.match(path.name) else [path]
+            if not all(names.match(entry.name) for entry in below):
+                return False
+    except OSError:
+        return False  # whoever looks into it says why it cannot be read
+    return True
 
 
 def _places(folder: Path, logs: Sequence[LogFile]) -> list[Path]:

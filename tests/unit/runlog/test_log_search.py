@@ -131,3 +131,14 @@ def test_many_files_cost_little(tmp_path: Path) -> None:
     found = search(tmp_path)
     assert time.process_time() - start < 3
     assert (len(found.places), len(found.passed)) == (0, 90)
+
+
+def test_a_folder_of_runs_beside_a_trainer_s_log_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(SAMPLES["hf-stdout"])
+    (tmp_path / "runs" / "Nov30_host").mkdir(parents=True)
+    (tmp_path / "runs" / "Nov30_host" / "events.out.tfevents.1.host").write_text("")
+    assert search(tmp_path).below == ()
+    recorded = tmp_path / "runs" / "mine"
+    recorded.mkdir()
+    (recorded / "steps.csv").write_text("step,loss\n0,1.0\n")
+    assert search(tmp_path).below == ("runs",)
