@@ -49,7 +49,8 @@ class ForensicsError(Exception):
     def line(self) -> str:
         """The whole message on one line: ``where: what; what to do``."""
         head = f"{_shortened(self.where)}: {self.what}" if self.where else self.what
-        text = f"{head}; {self.hint}" if self.hint else head
+        # What another library says of itself may end as a sentence does.
+        text = f"{head.removesuffix('.')}; {self.hint}" if self.hint else head
         return " ".join(text.split())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from forensics.diagnose.finding import RunFacts
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, percent, span, steps
+from forensics.diagnose.wording import clause, number, percent, span, steps
 from forensics.runlog.log_facts import INTERRUPT, LogFacts
 from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
@@ -135,7 +135,7 @@ def _ended(manifest: Manifest) -> str:
         return "no end recorded (killed, or still running)" if manifest.segments else ""
     at = "" if ended.step is None else f" at step {ended.step:,}"
     message = ended.message.removeprefix(f"step {ended.step}: ")  # the alarm's words begin so
-    said = f": {message}" if message else ""
+    said = f": {clause(message)}" if message else ""
     words = {
         "finished": "",
         "interrupted": f"interrupted{at}",

@@ -23,7 +23,7 @@ from forensics.diagnose.next_command import next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
-from forensics.diagnose.wording import sentence, start_of
+from forensics.diagnose.wording import clause, sentence, start_of
 from forensics.diagnose.wording import steps as step_count
 from forensics.runlog.log_facts import INTERRUPT
 
@@ -182,7 +182,8 @@ def _raised(signals: Signals) -> str:
     if ended is None or ended.how != "exception":
         return ""
     at = "" if ended.step is None else f" at step {ended.step:,}"
-    return f"The training raised{at}: {ended.message}. Nothing in the log before it is a fault."
+    how = clause(ended.message)
+    return f"The training raised{at}: {how}. Nothing in the log before it is a fault."
 
 
 def _lost_rows(signals: Signals) -> str:

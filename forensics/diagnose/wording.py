@@ -79,6 +79,12 @@ def factor(ratio: float) -> str:
     return f"×{number(ratio)}"
 
 
+def clause(text: str) -> str:
+    """A message of another program as part of a sentence: on one line, without its full stop."""
+    line = " ".join(text.split())
+    return line if line.endswith("..") else line.removesuffix(".")
+
+
 def sentence(text: str) -> str:
     """A message as a sentence; the name of a column or parameter keeps its own spelling."""
     text = text.strip()

@@ -153,7 +153,7 @@ def told(error: BaseException) -> str:
         if not file.startswith(torch_home):
             place = f" ({Path(file).name}:{trace.tb_lineno})"
         trace = trace.tb_next
-    text = shortened(str(error))
+    text = shortened(str(error)).removesuffix("." if place else "")
     return f"{type(error).__name__}: {text}{place}" if text else f"{type(error).__name__}{place}"
 
 

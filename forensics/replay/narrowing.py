@@ -14,7 +14,7 @@ from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Finding, Severity
 from forensics.diagnose.ranks import rank_column
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number
+from forensics.diagnose.wording import clause, number
 from forensics.replay.bad import NONFINITE, BadPredicate
 from forensics.runlog.run import Run
 from forensics.runlog.steps import BoolArray
@@ -209,7 +209,7 @@ def _raised_at(run: Run, first: int | None, last: int | None) -> tuple[int, str]
         return None
     if (first is not None and ended.step < first) or (last is not None and ended.step > last):
         return None
-    message = " ".join(ended.message.split())
+    message = clause(ended.message)
     message = message if len(message) <= _MOST_TOLD else f"{message[: _MOST_TOLD - 1]}…"
     return ended.step, f"the training raised {message}"
 

@@ -20,3 +20,8 @@ def test_a_place_of_any_length_leaves_the_reason_whole() -> None:
     assert line.startswith("/scratch/deep/")
     assert "deep/steps.csv (10,018 characters): no such file or directory; check the path" in line
     assert error.where == path
+
+
+def test_a_message_that_ends_as_a_sentence_goes_on_to_the_hint() -> None:
+    line = InputError("Target 5 is out of bounds.", where="step 77", hint="look").line()
+    assert line == "step 77: Target 5 is out of bounds; look"

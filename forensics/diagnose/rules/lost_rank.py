@@ -27,7 +27,7 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import counted, number
+from forensics.diagnose.wording import clause, counted, number
 from forensics.frozen import dataclass
 from forensics.runlog.rank_files import RankMark, Stage
 
@@ -103,7 +103,8 @@ def _finding(
         others += f" for {number(waited)} seconds"
     named, step = f"rank {behind.rank}", f"{behind.step:,}"
     if behind.ended:
-        message = f"{named} raised at step {step}: {behind.message}; {others} for its gradients"
+        how = clause(behind.message)
+        message = f"{named} raised at step {step}: {how}; {others} for its gradients"
         cause = "What it raised. The errors of the other ranks are of the connection it left."
         remedy = f"Look at the log of {named}, at the samples it had at step {step} first."
     elif severity is Severity.INFO:

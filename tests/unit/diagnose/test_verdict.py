@@ -87,6 +87,13 @@ def test_a_run_that_raised_is_not_called_healthy() -> None:
     assert "raised at step 1,000: RuntimeError: out of luck" in verdict.summary
 
 
+def test_what_a_run_raised_ends_in_one_full_stop() -> None:
+    ended = Ended(how="exception", step=1000, message="IndexError: Target 5 is out of bounds.")
+    run = replace(signals_of().run, manifest=Manifest(ended=ended))
+    summary = weigh(Signals(run), (), ()).summary
+    assert "Target 5 is out of bounds. Nothing in the log" in summary
+
+
 def test_losses_alone_are_never_plainly_healthy() -> None:
     table = StepTable.from_arrays({"loss": np.full(500, 2.0)})
     verdict = weigh(Signals(Run(path=Path("x.csv"), steps=table)), (), ())

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forensics.diagnose.wording import (
+    clause,
     counted,
     every,
     factor,
@@ -82,3 +83,9 @@ def test_a_count_agrees_with_its_noun() -> None:
 def test_how_often_something_comes() -> None:
     assert every(1) == "every step"
     assert every(7) == "every 7 steps"
+
+
+def test_another_programs_message_is_a_clause_without_its_full_stop() -> None:
+    assert clause("Target 5 is\n out of bounds.") == "Target 5 is out of bounds"
+    assert clause("waiting for rank 1...") == "waiting for rank 1..."
+    assert clause("") == ""

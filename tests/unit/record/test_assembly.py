@@ -60,3 +60,10 @@ def test_precision_is_told_where_the_config_decides_it(name, precision):
     chosen = choose_precision(recipe.config.precision, device, lambda _: None)
     training = assemble(recipe, recipe.config, chosen, device)
     assert describe_recording(recipe, recipe.config, training, chosen).precision == precision
+
+
+def test_a_full_stop_does_not_stand_before_the_place():
+    with pytest.raises(IndexError) as caught:
+        nn.functional.cross_entropy(torch.zeros(1, 3), torch.tensor([5]))
+    line = told(caught.value)
+    assert line.startswith("IndexError: Target 5 is out of bounds (test_assembly.py:")
