@@ -52,7 +52,7 @@ def gpt() -> tuple[nn.Module, Batch]:
 
 
 def large_gpt() -> tuple[nn.Module, Batch]:
-    """98 million parameters, one sequence of 64 tokens: little work, so that recording shows."""
+    """91 million parameters, one sequence of 64 tokens: little work, so that recording shows."""
     model = TinyGpt(vocabulary=8192, context=64, width=768, heads=12, depth=12)
     tokens = torch.randint(0, 8192, (1, 65))
     return model, (tokens[:, :-1], tokens[:, 1:])
