@@ -18,8 +18,10 @@ def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
     for i, scalar in enumerate(scalars):
         places.setdefault(scalar.device, []).append(i)
     read = [0.0] * len(scalars)
-    for members in places.values():
-        packed = torch.stack([scalars[i].detach().reshape(()) for i in members])
-        for i, value in zip(members, packed.tolist(), strict=True):
-            read[i] = float(value)
+    with torch.no_grad():
+        for members in places.values():
+            # Norms have shape () already: a view of each of 300 would take longer than the read.
+            flat = [s if (s := scalars[i]).dim() == 0 else s.reshape(()) for i in members]
+            for i, value in zip(members, torch.stack(flat).tolist(), strict=True):
+                read[i] = float(value)
     return read
