@@ -1,6 +1,6 @@
 """Run every benchmark and write what it measured into docs/performance.md.
 
-    python benchmarks/run_all.py                   # all of them: half an hour on two quiet cores
+    python benchmarks/run_all.py                   # all of them: twenty minutes on two quiet cores
     python benchmarks/run_all.py --only report     # one or several, the others' figures stay
     python benchmarks/run_all.py --resume          # those that the last, broken-off run lacks
     python benchmarks/run_all.py --quick           # small sizes, printed only: does all of it work?
