@@ -74,8 +74,9 @@ class _Methods:
         values = self.__dict__
         values.update(form.defaults)
         values.update(given)
-        for name in form.factories.keys() - given.keys():
-            values[name] = form.factories[name]()
+        if form.factories:
+            for name in form.factories.keys() - given.keys():
+                values[name] = form.factories[name]()
         if values.keys() != form.names or len(given) != len(args) + len(named):
             self.__signature__.bind(*args, **named)  # raises TypeError, which says what is wrong
 

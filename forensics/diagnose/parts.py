@@ -32,14 +32,14 @@ def missing(signals: Signals, needs: Iterable[str], parts: Iterable[str]) -> str
     lacking = [
         f"{need.replace('|', ' or ')} column"
         for need in needs
-        if not any(signals.has(name) for name in need.split("|"))
+        if not signals.has(need) and not any(map(signals.has, need.split("|")))
     ]
     lacking += [
         " or ".join(dict.fromkeys(_name(signals, name) for name in part.split("|")))
         for part in parts
         if not any(_available(signals, name) for name in part.split("|"))
     ]
-    return ", ".join(dict.fromkeys(lacking))
+    return ", ".join(dict.fromkeys(lacking)) if lacking else ""
 
 
 def in_words(needs: Iterable[str], parts: Iterable[str]) -> list[str]:

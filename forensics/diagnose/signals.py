@@ -63,13 +63,12 @@ class Signals:
 
     def has(self, *names: str) -> bool:
         """Are all these columns there, each with a cell written?"""
-        return all(self._has(name) for name in names)
-
-    def _has(self, name: str) -> bool:
-        """One column; asked hundreds of times a run, and looked at once."""
-        if name not in self._written:
-            self._written[name] = self.table.has(name)
-        return self._written[name]
+        for name in names:  # asked hundreds of times a run, and each looked at once
+            if name not in self._written:
+                self._written[name] = self.table.has(name)
+            if not self._written[name]:
+                return False
+        return True
 
     def present(self, name: str) -> BoolArray:
         """Where a column was written; all False where there is none."""

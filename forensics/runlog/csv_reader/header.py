@@ -179,7 +179,8 @@ def _settle_step(layout: Layout, cells: list[str], rows: bool, log: RepairLog) -
     if "step" not in layout.names:
         log.note("missing-step-column", detail="none is named so")
         return layout
-    if cells and all(cell.isascii() and cell.isdigit() and len(cell) < 16 for cell in cells):
+    digits = "".join(cells)
+    if digits.isascii() and digits.isdigit() and max(map(len, cells)) < 16:
         return layout  # as nearly every log has them
     bad = [cell for cell in cells if parse_step(cell, layout.decimal) is None]
     if not rows or (cells and len(bad) <= _MOST_BAD_STEPS * len(cells)):
