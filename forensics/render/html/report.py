@@ -52,9 +52,7 @@ def render_html(
     places = max(LEAST_PLACES, min(PLACES, ALL_PLACES // count))
     close_up = min(CLOSE_UP, ALL_CLOSE_UP // count)
     runs = [
-        run_view(
-            diagnosis, f"run-{number}", places=places, close_up=close_up, settings=settings
-        )
+        run_view(diagnosis, f"run-{number}", places=places, close_up=close_up, settings=settings)
         for number, diagnosis in enumerate(diagnoses, start=1)
     ]
     data = {run.key: {"charts": run.chart_data, "markdown": run.markdown} for run in runs}

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from forensics.render.safe_text import visible
 
@@ -28,7 +28,7 @@ _IN_SCRIPT = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 @cache
 def environment() -> Environment:
     """Where the templates are, and what makes text in them safe."""
-    return Environment(
+    made = Environment(
         loader=PackageLoader("forensics.render.html", "assets"),
         autoescape=True,
         finalize=_shown,
@@ -36,11 +36,22 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["commands"] = _commands
+    return made
 
 
 def _shown(value: Any) -> Any:
     """A text as it may be shown; what is markup already is ours."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _commands(text: str) -> Markup:
+    """A sentence of ours with what stands between backticks as code; all of it is escaped."""
+    parts = [escape(visible(part)) for part in text.split("`")]
+    if len(parts) % 2 == 0:  # one backtick has no other: a log's, and shown as it is
+        return Markup("`").join(parts)
+    coded = (Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
+    return Markup("").join(coded)
 
 
 @cache

@@ -89,6 +89,7 @@ class RunView:
         key: what the ids of the section begin with.
         facts: the line below the path.
         summary: the verdict in a sentence or two.
+        cause: of the root; empty where there is none.
         notes: what else the reader must know of the log, a clause each.
         advice: what to do first: the rule it is for (empty for the root) and the text.
         more_advice: the rest of it.
@@ -103,6 +104,7 @@ class RunView:
     status: str
     facts: str
     summary: str
+    cause: str
     notes: tuple[str, ...]
     findings: tuple[FindingView, ...]
     advice: tuple[tuple[str, str], ...]
@@ -137,12 +139,14 @@ def run_view(
         charts = chart_series(run, diagnosis, places=places, close_up=close_up)
     result, notes = (None, ()) if run is None else bisection_of(run)
     advice = tuple(_advice(diagnosis))
+    root = diagnosis.verdict.root
     return RunView(
         key=key,
         diagnosis=diagnosis,
         status=STATUS_WORDS[diagnosis.verdict.status],
         facts=facts_line(diagnosis.run),
         summary=summary_of(diagnosis),
+        cause="" if root is None else diagnosis.findings[root].cause,
         notes=(*diagnosis.run.superseded, *lost(diagnosis.run)),
         findings=finding_views(diagnosis),
         advice=advice[:MOST_REMEDIES],

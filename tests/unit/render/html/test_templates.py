@@ -75,3 +75,16 @@ def test_the_charting_library_is_the_released_one() -> None:
 def test_own_scripts_never_make_markup_of_text(name: str) -> None:
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert way not in asset(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `forensics bisect`, then look", "run <code>forensics bisect</code>, then look"),
+        ("`<b>` and <i>", "<code>&lt;b&gt;</code> and &lt;i&gt;"),
+        ("one ` alone <x>", "one ` alone &lt;x&gt;"),
+        ("\u202eturned `\x1b[31m`", "\\u202eturned <code>\\x1b[31m</code>"),
+    ],
+)
+def test_commands_in_our_sentences_are_code_and_nothing_else_is(text: str, shown: str) -> None:
+    assert environment().from_string("{{ text|commands }}").render(text=text) == shown
