@@ -51,9 +51,13 @@ class Catalogue:
 
     Raises:
         InputError: the file is there and is no catalogue.
+        OutputError: its directory does not exist.
     """
 
     def __init__(self, path: Path, choice: Choice) -> None:
+        if not path.absolute().parent.is_dir():  # said before an hour of judging, not after it
+            hint = "make it, or choose another --catalogue"
+            raise OutputError("its directory does not exist", where=path, hint=hint)
         self.path = path
         self._settings = _digest(choice)
         self._marks: dict[str, str] = {}

@@ -102,6 +102,11 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert text.read_text() == "mine"
 
 
+def test_a_directory_that_is_not_there_is_told_before_anything_is_judged(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="its directory does not exist"):
+        Catalogue(tmp_path / "none" / "scan.parquet", Choice())
+
+
 def test_a_write_that_fails_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
