@@ -1,18 +1,19 @@
 r"""What the Hugging Face Trainer prints: ``{'loss': 0.3, 'grad_norm': nan, 'epoch': 1.7}``.
 
-The records bear no step. It is taken from the progress bar that the record was printed over, whose
-redraws the terminal's ``\\r`` joins into one line; without bars records are counted, by the logging
-interval where the log gives it. Newer versions print all values as strings.
+The records bear no step. It is taken from the progress bars around the record, whose redraws the
+terminal's ``\\r`` joins into one line; without bars records are counted, by the logging interval
+where the log gives it. Newer versions print all values as strings.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, pairwise
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
+from forensics.runlog.importers.hf_bar_steps import Found, dated
 from forensics.runlog.importers.hf_records import hf_table
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.reading import Reading
@@ -35,8 +36,6 @@ _OWN = re.compile(rb"'global_step/max_steps': '(\d{1,18})/(\d{1,18})'")
 """The step of a record that bears one, as ms-swift's do, and how many there are to be."""
 _LOOKED_AT = 500
 """Records by which it is judged whether there are bars, and how far apart records are."""
-_SNAP = 3
-"""Steps that a bar, redrawn ten times a second at most, may be behind the record."""
 
 
 def _sniff(head: Head) -> Match | None:
@@ -53,16 +52,15 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     first = list(islice(records, _LOOKED_AT))
     match = _INTERVAL.search(source.head().text)
     interval = int(match.group(1)) if match else 0
-    with_bars = bool(first) and first[-1][0] is not None
+    with_bars = bool(first) and first[-1].done is not None
     if with_bars:
-        steps = [done for done, _ in first if done is not None]
-        dated = _dated(chain(first, records), interval or _usual(steps))
+        steps = dated(chain(first, records), first, interval)
     else:
         source.log.note("missing-step-column", detail="no progress bar around the records")
-        dated = _counted(chain(first, records), interval or 1)
+        steps = _counted(chain(first, records), interval or 1)
     return hf_table(
         hf_stdout.name,
-        dated,
+        steps,
         source,
         reading,
         planned=lambda: bars.total or None,
@@ -70,11 +68,19 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     )
 
 
-Found = tuple[int | None, dict[str, Any]]
-"""Steps done by the bar before it (None without one), and the record."""
-
-
 def _records(source: LogSource, bars: _Bars) -> Iterator[Found]:
+    """The records, each between the states of the training's bar before and after it."""
+    before: tuple[int | None, dict[str, Any]] | None = None
+    for done, record in _over_bars(source, bars):
+        if before is not None:
+            yield Found(before[0], bars.after, before[1])
+        bars.after = None
+        before = done, record
+    if before is not None:
+        yield Found(before[0], bars.after, before[1])
+
+
+def _over_bars(source: LogSource, bars: _Bars) -> Iterator[tuple[int | None, dict[str, Any]]]:
     """The records, each with the last state of the training's bar before it.
 
     Overflow notes of DeepSpeed or Apex between them belong to the record of training that follows.
@@ -116,24 +122,34 @@ class _Bars:
     Attributes:
         done: steps done as last seen; None before the first bar.
         total: the steps that the bar counts to.
+        after: steps done as first seen after the last record; None until then.
     """
 
     def __init__(self) -> None:
         self.done: int | None = None
         self.total = 0
+        self.after: int | None = None
 
     def see(self, text: bytes, *, training: bool) -> None:
         """Look through the text up to a record; ``training``: one that the bar is known by."""
         if self.total:
-            at = text.rfind(b"/%d [" % self.total)
-            bars = _BAR.findall(text[max(at - 20, 0) : at + 64]) if at >= 0 else []
-            if bars:
-                self.done = count(bars[-1][0])
+            mark = b"/%d [" % self.total
+            if self.after is None:
+                self.after = _done(text, text.find(mark), 0)
+            done = _done(text, text.rfind(mark), -1)
+            if done is not None:
+                self.done = done
                 return
         if training:
             found = _BAR.findall(text)
             if found:
                 self.done, self.total = count(found[-1][0]), count(found[-1][1])
+
+
+def _done(text: bytes, at: int, which: int) -> int | None:
+    """Steps done by the first or last of the bars about a place; None where there is none."""
+    bars = _BAR.findall(text[max(at - 20, 0) : at + 64]) if at >= 0 else []
+    return count(bars[which][0]) if bars else None
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
@@ -150,37 +166,10 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     return record if ours else None
 
 
-def _dated(found: Iterable[Found], usual: int) -> Iterator[Mapping[str, Any]]:
-    """The records with steps from the bars.
-
-    A bar may be behind by a few steps: where most records lie at multiples of an interval, a
-    step shortly before one is that one.
-    """
-    for done, record in found:
-        if "step" in record:
-            yield record
-        elif done is not None:
-            yield {**record, "step": _snapped(done, usual) if "loss" in record else done}
-
-
-def _usual(steps: Sequence[int]) -> int:
-    """The distance of most records, or 1 where they do not lie at its multiples."""
-    distances = Counter(b - a for a, b in pairwise(steps) if b > a)
-    if not distances:
-        return 1
-    usual = distances.most_common(1)[0][0]
-    return usual if sum(step % usual == 0 for step in steps) * 2 > len(steps) else 1
-
-
-def _snapped(step: int, usual: int) -> int:
-    behind = -step % usual
-    return step + behind if behind <= min(_SNAP, usual // 2) else step
-
-
 def _counted(found: Iterable[Found], interval: int) -> Iterator[Mapping[str, Any]]:
     """The records with steps by their number; an evaluation belongs to the record before it."""
     step = 0
-    for _, record in found:
+    for _, _, record in found:
         step += interval * ("loss" in record or "skipped_steps" in record)
         yield {**record, "step": step}
 
