@@ -50,7 +50,7 @@ def survey(
     rows: list[SurveyRow] = []
     if count <= 1:
         for path in paths:
-            rows.append(judge(path, choice))
+            rows += judge_chunk(judge, (path,), choice)
             told(rows[-1])
     else:
         for row in _in_parallel(paths, choice, min(count, len(paths)), judge, limit):

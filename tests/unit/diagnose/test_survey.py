@@ -106,6 +106,11 @@ def test_a_process_that_dies_is_one_row(tmp_path: Path) -> None:
     assert "internal error: ZeroDivisionError: a bug" in rows["raise"].summary
 
 
+def test_a_bug_is_one_row_in_this_process_too() -> None:
+    rows = survey(["raise", "a"], Choice(), jobs=1, judge=judge_or_die)
+    assert [row.status for row in rows] == ["unreadable", "healthy"]
+
+
 def judge_once_killed(path: str, choice: Choice) -> SurveyRow:
     """Stands for a process that somebody kills: the run itself is well."""
     del choice
