@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -51,7 +52,7 @@ def compare(
     2 a RUN that cannot be read, or no step in common.
     """
     spare_the_input(out, (run_a, run_b))
-    reading = reading_of(format_in, mapping)
+    reading = replace(reading_of(format_in, mapping), most_rows=None)  # row by row, all of them
     comparison = compare_runs(load_run(run_a, reading), load_run(run_b, reading), rtol=rtol)
     chosen = choose_format(form, out)
     if chosen == "json":

@@ -146,9 +146,12 @@ class _Engine:
             self.notes.drop()
             return
         self._last = (step, cells)
-        loss: dict[str, Cell] = {} if self._loss is None else {"loss": self._loss}
-        self._loss = None
-        self._add(step, {**self._noted(), **cells, **loss})
+        if noted := self._noted():
+            cells = {**noted, **cells}
+        if self._loss is not None:
+            cells = {**cells, "loss": self._loss}
+            self._loss = None
+        self._add(step, cells)
 
     def _see(self, loss: float | None) -> None:
         """A printed loss: the last one before a record is kept, but a non-finite one stays.

@@ -26,7 +26,9 @@ def matches_near(
     """
     reach = needles if isinstance(needles, Mapping) else dict.fromkeys(needles, REACH)
     done = 0
-    for at, most in sorted((at, most) for needle, most in reach.items() for at in _all(text, needle)):
+    for at, most in sorted(
+        (at, most) for needle, most in reach.items() for at in _all(text, needle)
+    ):
         if at < done:
             continue  # within the match before, or in a line that has no more
         end = text.find(b"\n", at)

@@ -103,9 +103,9 @@ class OverflowNotes:
         if self.total_so_far is not None:
             cells[TOTAL] = self.total_so_far
             self.total_so_far = None
-        count = self.count
-        if not count:
+        if not self._by_writer and not self._iterations:
             return cells
+        count = self.count
         cells["skipped_steps"] = count
         if self._scale is not None:
             cells["scaler_scale"] = self._scale
