@@ -58,6 +58,7 @@ def facts_of(signals: Signals, summary: str = "") -> RunFacts:
         missing=manifest.missing if manifest is not None else (),
         interval=signals.interval,
         unit=learned.unit,
+        counted=any(repair.kind == "missing-step-column" for repair in run.repairs),
         doubt=learned.reason if learned.confidence < SURE else "",
         learned=(*learned.notes, *_brackets(signals), *_last_words(learned, summary)),
     )

@@ -166,6 +166,7 @@ class RunFacts:
         missing: what the recording could not write, a clause each.
         interval: steps that a row usually covers; 1 where every step is logged.
         unit: what rows count, ``step`` or ``epoch``.
+        counted: are steps the rows' own numbers, because the log names none?
         doubt: by what a foreign log was recognised, where that is less than certain.
         learned: what its reader inferred or put right, a clause each.
     """
@@ -185,6 +186,7 @@ class RunFacts:
     missing: tuple[str, ...] = ()
     interval: int = 1
     unit: str = "step"
+    counted: bool = False
     doubt: str = ""
     learned: tuple[str, ...] = ()
 

@@ -65,11 +65,13 @@ def _extent(run: RunFacts) -> str:
     if run.unit != "step":
         count = f"{run.steps:,} {_plural(run.unit, run.steps)}"
         return f"{count}, {run.first_step:,} to {run.last_step:,}" if run.first_step else count
+    rows = f"{run.steps:,} {_plural('row', run.steps)}"
+    counted = ", counted: the log names no steps" if run.counted else ""
     if run.interval > 1:
-        return (
-            f"{run.steps:,} {_plural('row', run.steps)}, one every {run.interval:,} steps, "
-            f"{run.first_step:,} to {run.last_step:,}"
-        )
+        spaced = f"one every {run.interval:,} steps, {run.first_step:,} to {run.last_step:,}"
+        return f"{rows}, {spaced}{counted}"
+    if counted:
+        return f"{rows}{counted}"
     if (run.first_step, run.last_step) == (0, run.steps - 1):
         return steps(run.steps)
     if run.steps == 1:

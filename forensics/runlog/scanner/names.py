@@ -28,6 +28,20 @@ _EMPTY = frozenset(
     )
 )
 """Words beside a metric's name that do not change what it is."""
+_HOLDERS = frozenset(
+    (
+        *("progress", "state", "trainer_state", "info", "meta", "metadata", "counters", "counter"),
+        *("position", "global", "train", "training", "trainer"),
+    )
+)
+"""What objects are called that hold a record's step and epoch beside its metrics."""
+_OWN_STEPS = frozenset(
+    (
+        *("global_step", "num_updates", "opt_step", "optim_step", "optimizer_step"),
+        *("global_iter", "global_iteration"),
+    )
+)
+"""Steps that are called so of whole trainings only, whatever object they lie in."""
 _JUDGED = frozenset(("lr", "grad_l2_pre_clip", "grad_l2_post_clip", "scaler_scale"))
 _COUNTS = (
     *("opt_step", "optim_step", "grad_step", "gradient_step", "gradient_steps", "train_iter"),
@@ -146,8 +160,23 @@ def _canonical(bare: str) -> str | None:
             return _CANONICAL_OF[key]
     if _RATE.match(bare):
         return "lr"
+    if (counted := _counter_within(bare)) is not None:
+        return counted
     stripped = _PARTS.sub("", bare)
     return _canonical(stripped) if stripped != bare else _by_words(bare)
+
+
+def _counter_within(bare: str) -> str | None:
+    """The step or epoch of a record in an object within it: ``progress/global_step``."""
+    outer, separator, name = bare.replace(".", "/").rpartition("/")
+    if not separator:
+        return None
+    target = "epoch" if name == "epoch" else _CANONICAL_OF.get(name, name)
+    words = set(re.split(r"[/_\s-]+", outer))
+    if target not in ("step", "epoch") or not words.isdisjoint(_VALIDATION):
+        return None
+    held = outer.rpartition("/")[2] in _HOLDERS
+    return target if held or name in _OWN_STEPS else None
 
 
 def _by_words(bare: str) -> str | None:

@@ -167,3 +167,22 @@ def test_healthy_superseded_rows_are_not_worth_a_word() -> None:
         {"step": np.arange(40, 60), "loss": [1.0] * 20, "skipped": [0] * 19 + [1]}
     )
     assert facts(superseded=(healthy, StepTable.from_arrays({}))).superseded == ()
+
+
+@pytest.mark.parametrize(
+    ("progress", "last", "counted"),
+    [('"progress": {"global_step": %d}, ', 1450, False), ("", 29, True)],
+)
+def test_steps_of_an_object_within_a_record_are_found_else_rows_are_counted(
+    progress: str, last: int, counted: bool, tmp_path: Path
+) -> None:
+    lines = [
+        "{"
+        + (progress % (50 * i) if progress else "")
+        + f'"metrics": {{"train": {{"loss": {9 - i / 9}}}}}}}'
+        for i in range(30)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(lines) + "\n")
+    told = facts_of(Signals(load_run(log)))
+    assert (told.last_step, told.counted) == (last, counted)

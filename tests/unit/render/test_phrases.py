@@ -69,6 +69,14 @@ def test_the_extent_says_which_steps(
     assert facts_line(run) == said
 
 
+def test_rows_that_were_counted_are_never_called_steps() -> None:
+    run = replace(facts(), steps=300, first_step=0, last_step=299, interval=1, counted=True)
+    assert facts_line(run).startswith("300 rows, counted: the log names no steps")
+    spaced = replace(run, interval=25, first_step=25, last_step=7500)
+    told = "300 rows, one every 25 steps, 25 to 7,500, counted: the log names no steps"
+    assert facts_line(spaced).startswith(told)
+
+
 def test_a_foreign_log_and_an_early_end_are_told() -> None:
     line = facts_line(facts(source_format="hf-trainer", ended="interrupted at step 9"))
     assert "read as hf-trainer" in line
