@@ -178,6 +178,7 @@ class AmpTrainState:
                 if last:
                     mean_loss, scale = self._read(losses)
                     if reason := self.replica.loss_to_skip(mean_loss):
+                        self.replica.give_up(loss)
                         return mean_loss, scale, reason
                 self.scaler.scale(loss / len(micro_batches)).backward()
         return mean_loss, scale, ""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from forensics.record.ranks.world import World, first_rank_with
@@ -31,6 +31,9 @@ class Replica:
     def loss_to_skip(self, loss: float) -> str:
         """Why the step is skipped before its last backward; empty where it is not."""
         return "" if math.isfinite(loss) else SKIP_NONFINITE_LOSS
+
+    def give_up(self, loss: Tensor) -> None:
+        """The step is skipped with the last backward not run; its gradients count for nothing."""
 
 
 class DataParallelReplica(Replica):
@@ -63,6 +66,14 @@ class DataParallelReplica(Replica):
         self.reducing()
         rank = first_rank_with(not math.isfinite(loss), self._world, self._device)
         return "" if rank is None else f"{SKIP_NONFINITE_LOSS}:rank {rank}"
+
+    def give_up(self, loss: Tensor) -> None:
+        """Run it all the same: the forward has armed the reduction of the gradients that follow.
+
+        Else those of the next step's first micro-batch would be reduced, though they are to be
+        added up on this rank only: no longer its own, and other bits in the end.
+        """
+        loss.backward()
 
 
 def replica_of(model: nn.Module, world: World) -> Replica:
