@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from forensics.diagnose.run_changes import Change, changes
+from forensics.diagnose.run_changes import Change, changes, nonfinite
 from forensics.diagnose.run_differences import Difference, differences
 from forensics.diagnose.signals import Signals
 from forensics.errors import InputError
@@ -140,6 +140,7 @@ def compare(a: Run, b: Run, *, rtol: float = 0.0) -> Comparison:
     with np.errstate(all="ignore"):
         columns = tuple(_column(left, right, name, rows, rtol) for name in names)
         whole = changes(left, right, rows)
+    bad = _nonfinite_told(step, nonfinite(left)[rows[0]], nonfinite(right)[rows[1]])
     only_a, longer_a = _unshared(left.step, step)
     only_b, longer_b = _unshared(right.step, step)
     likeness = _likeness(columns, only_a + only_b)
@@ -148,7 +149,7 @@ def compare(a: Run, b: Run, *, rtol: float = 0.0) -> Comparison:
         path_b=str(b.path),
         rtol=rtol,
         likeness=likeness,
-        reason=_reason(columns, likeness, only_a + only_b),
+        reason=bad + _reason(columns, likeness, only_a + only_b),
         common=len(step),
         first_step=int(step[0]),
         last_step=int(step[-1]),
@@ -255,6 +256,21 @@ def _reason(columns: tuple[ColumnComparison, ...], likeness: Likeness, gaps: int
     meaning = [text for name, text in _TELLING if name in first]
     told = meaning[0] if meaning else sorted(first)[0]
     return f"they part at step {start:,}, first in {told}{f'; {missing}' if missing else ''}"
+
+
+def _nonfinite_told(step: IntArray, a: BoolArray, b: BoolArray) -> str:
+    """What heads the reason where one is non-finite and the other is not there; else nothing."""
+    if bool((a == b).all()):
+        return ""
+    parts = [
+        f"{name} is non-finite in {int(bad.sum()):,} of {len(step):,} steps, from "
+        f"{int(step[np.argmax(bad)]):,} on"
+        for name, bad in (("A", a), ("B", b))
+        if bad.any()
+    ]
+    if len(parts) == 1:
+        parts.append(f"{'B' if a.any() else 'A'} in none")
+    return f"{', '.join(parts)}; "
 
 
 def _first_bad(signals: Signals) -> int | None:

@@ -6,6 +6,7 @@ that neither the trend nor a spike counts, and the spread of their differences i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,13 @@ from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
 BLOCKS = 20
 """Stretches of the common steps; the second half of them is judged, where runs have settled."""
-MATTERS = {"loss": 0.01, "gradient norm": 0.05, "clip rate": 0.02, "skip rate": 0.002}
+MATTERS = {
+    "loss": 0.01,
+    "gradient norm": 0.05,
+    "clip rate": 0.02,
+    "skip rate": 0.002,
+    "non-finite rate": 0.002,
+}
 """Least change that matters (relative for loss and norm, absolute for rates); the seed alone moves
 the loss of a small run by half a per cent or so."""
 ERRORS = 4.0
@@ -32,10 +39,11 @@ class Change:
     """One quantity in both runs.
 
     Attributes:
-        name: ``loss``, ``gradient norm``, ``clip rate`` or ``skip rate``.
-        a: in run A, over the second half of the common steps.
+        name: ``loss``, ``gradient norm``, ``clip rate``, ``skip rate`` or ``non-finite rate``.
+        a: in run A: loss and norm over the second half of the common steps where both are finite,
+            rates over all common steps.
         b: in run B.
-        difference: B against A: relative for loss and norm, absolute for rates.
+        difference: ``b`` against ``a``: relative to ``a`` for loss and norm, absolute for rates.
         noise: what chance makes of it, in the same unit.
         changed: is it more than chance, and enough to matter?
     """
@@ -49,7 +57,7 @@ class Change:
 
 
 def changes(a: Signals, b: Signals, rows: tuple[IntArray, IntArray]) -> tuple[Change, ...]:
-    """Loss, norm, clip rate and skip rate over the common steps.
+    """Loss, norm and the rates of clipping, skips and non-finite steps over the common steps.
 
     Args:
         a: run A.
@@ -60,6 +68,7 @@ def changes(a: Signals, b: Signals, rows: tuple[IntArray, IntArray]) -> tuple[Ch
     if len(mine) < LEAST:
         return ()
     found = [
+        _nonfinite_rate(nonfinite(a)[mine], nonfinite(b)[theirs]),
         _level("loss", a.loss[mine], b.loss[theirs]),
         _level("gradient norm", a.norm[mine], b.norm[theirs]),
     ]
@@ -74,22 +83,47 @@ def changes(a: Signals, b: Signals, rows: tuple[IntArray, IntArray]) -> tuple[Ch
     return tuple(change for change in found if change is not None)
 
 
+def nonfinite(signals: Signals) -> BoolArray:
+    """Rows in which the run is bad, shape (rows,): the loss, or a norm that was surely applied.
+
+    Where a log tells no skips, a norm may be of a step that the scaler skipped, which is sound.
+    """
+    return signals.loss_bad | (signals.norm_bad & signals.skips_known & ~signals.skipped)
+
+
+def _nonfinite_rate(a: BoolArray, b: BoolArray) -> Change | None:
+    """Nothing where neither has such a row; where one has none, no chance makes the other's."""
+    if not (a.any() or b.any()):
+        return None
+    change = _rate("non-finite rate", a, b)
+    if change is None or (a.any() and b.any()):
+        return change
+    return replace(change, noise=0.0, changed=True)
+
+
 def _level(name: str, a: FloatArray, b: FloatArray) -> Change | None:
-    """Medians of blocks, one against the other."""
+    """Medians of blocks, one against the other.
+
+    What is shown are the two medians and their own difference; how sure it is, the differences of
+    the same blocks tell, which no trend widens. Where the two disagree, that is noise as well.
+    """
     both = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
     if len(both) < LEAST:
         return None
     left, right = _second_half(a[both]), _second_half(b[both])
-    size = max(abs(float(np.median(left))), abs(float(np.median(right))), 1e-300)
+    level_a, level_b = float(np.median(left)), float(np.median(right))
+    size = max(abs(level_a), abs(level_b), 1e-300)
     apart = (right - left) / size
-    difference = float(np.median(apart))
+    difference = (level_b - level_a) / size
     noise = ERRORS * sigma(apart) * 1.25 / np.sqrt(len(apart))
+    noise += abs(difference - float(np.median(apart)))
+    to_a = size / abs(level_a) if level_a else 1.0
     return Change(
         name=name,
-        a=float(np.median(left)),
-        b=float(np.median(right)),
-        difference=difference,
-        noise=float(noise),
+        a=level_a,
+        b=level_b,
+        difference=difference * to_a,
+        noise=float(noise) * to_a,
         changed=bool(abs(difference) > max(MATTERS[name], noise)),
     )
 

@@ -146,7 +146,10 @@ def summary(comparison: Comparison) -> str:
         return "Nothing of this is more than another seed would make of it."
     rest = [change.name for change in comparison.changes if not change.changed]
     unchanged = f"; {', '.join(rest)} did not" if rest else ""
-    return f"Changed by more than chance: {', '.join(changed)}{unchanged}."
+    told = f"Changed by more than chance: {', '.join(changed)}{unchanged}."
+    if "non-finite rate" in (change.name for change in comparison.changes):
+        told += " Loss and norm are compared where both runs are finite."
+    return told
 
 
 def _differences(page: Page, comparison: Comparison) -> None:

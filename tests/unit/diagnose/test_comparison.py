@@ -203,6 +203,45 @@ def test_where_each_goes_bad_is_told() -> None:
     assert (comparison.bad_a, comparison.bad_b) == (None, 200)
 
 
+def test_a_run_that_goes_nonfinite_heads_the_answer_and_is_a_change() -> None:
+    other = columns(1)
+    other["loss"][-len(other["loss"]) // 2 :] = np.nan
+    comparison = compare(run(columns()), run(other, "b"))
+    rows = comparison.common
+    first = rows - (rows + 1) // 2
+    head = f"B is non-finite in {rows - first:,} of {rows:,} steps, from {first:,} on, A in none; "
+    assert comparison.reason.startswith(head)
+    change = comparison.changes[0]
+    assert (change.name, change.a, change.changed) == ("non-finite rate", 0.0, True)
+    assert change.b == pytest.approx(0.5, abs=0.01)
+    back = compare(run(other, "b"), run(columns()))
+    assert back.reason.startswith("A is non-finite in ")
+    assert ", B in none; " in back.reason
+
+
+def test_both_nonfinite_alike_is_no_change() -> None:
+    both = columns()
+    both["loss"][200:] = np.nan
+    other = {**both, "grad_l2_pre_clip": both["grad_l2_pre_clip"] * (1 + 1e-9)}
+    comparison = compare(run(both), run(other, "b"))
+    assert comparison.reason.startswith("they part at step")
+    assert not [change.name for change in comparison.changes if change.changed]
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**16), st.sampled_from([0.2, 0.9, 1.0, 1.5, 5.0]))
+def test_the_difference_of_levels_is_that_of_the_two_values_shown(seed: int, times: float) -> None:
+    rng = np.random.default_rng(seed)
+    rows = {"loss": 2 + rng.normal(size=300), "grad_l2_pre_clip": rng.lognormal(size=300)}
+    other = {
+        "loss": times * (2 + rng.normal(size=300)),
+        "grad_l2_pre_clip": rng.lognormal(size=300),
+    }
+    for change in compare(run(rows), run(other, "b")).changes:
+        assert change.difference == pytest.approx((change.b - change.a) / abs(change.a))
+        assert not change.changed or abs(change.difference) > change.noise
+
+
 CELL = st.sampled_from([0.0, -0.0, 1.0, 1e300, -1e300, 5e-324, np.nan, np.inf, -np.inf])
 
 

@@ -88,6 +88,16 @@ def test_text_answers_first_and_fits_80_columns() -> None:
         assert told in flat, told
 
 
+def test_a_nonfinite_stretch_is_never_what_another_seed_makes() -> None:
+    bad = Change(name="non-finite rate", a=0, b=0.42, difference=0.42, noise=0, changed=True)
+    still = Change(name="loss", a=1.9, b=1.9, difference=0, noise=0.01, changed=False)
+    flat = " ".join(render_compare_text(comparison(changes=(bad, still))).split())
+    assert "non-finite rate 0 % 42 % +42 points" in flat
+    assert "Changed by more than chance: non-finite rate; loss did not." in flat
+    assert "compared where both runs are finite" in flat
+    assert "another seed" not in flat
+
+
 def test_differences_are_written_as_a_person_reads_them() -> None:
     assert [signed(v) for v in (-100.0, 46.2, 1234.0, 8.04)] == ["-100", "+46", "+1,234", "+8"]
 
