@@ -6,7 +6,7 @@ import numpy as np
 
 from forensics.diagnose.loss_course import LATEST, Course, course, row_noise
 from forensics.diagnose.schedule import dated
-from forensics.diagnose.series import median, row_medians, sigma
+from forensics.diagnose.series import median, row_medians, sigma, theil_sen
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import loss_level, spike_near
 from forensics.frozen import dataclass
@@ -24,6 +24,10 @@ JUMP = 1.6
 """Factor from which a new level in the last rows is no change of the data."""
 CLEAR = 6.0
 """Standard deviations from row to row above the best level at which a row is part of the rise."""
+STUCK = 1.0
+"""Rise, as a share of the level, from which a loss that fell from a peak and then stands is lost."""
+_SETTLED = 8
+"""Blocks after such a peak that tell whether the loss stands or is still on its way down."""
 _POINTS = 200
 
 
@@ -40,6 +44,7 @@ class Rise:
         steady: the blocks after the best rise nearly all the way.
         falling: it is on its way down again, or was up before and came back.
         final: it happened in the last rows before the end, or before nothing finite is left.
+        stuck: it fell from a peak and then stood, far above the best, to the end.
     """
 
     first: int
@@ -50,6 +55,7 @@ class Rise:
     steady: bool
     falling: bool
     final: bool
+    stuck: bool = False
 
 
 def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
@@ -74,6 +80,8 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
     top = int(np.argmax(after))
     low = level + 0.6 * (float(after[top]) - level)
     rise = end - level
+    back = top < len(after) - LATEST and float(path.medians[-1]) < low
+    stuck = back and _stands(after[top + 1 :], level + STUCK * size, path.noise)
     return Rise(
         first=_onset(signals, path, level, end),
         level=level,
@@ -81,10 +89,18 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
         share=rise / size,
         sudden=bool(np.max(np.diff(after)) >= 0.6 * rise),
         steady=_kendall(after) >= 0.6 and not path.drowned(level),
-        falling=(top < len(after) - LATEST and float(path.medians[-1]) < low)
-        or _went_back(after, level, rise),
+        falling=(back and not stuck) or _went_back(after, level, rise),
         final=False,
+        stuck=stuck,
     )
+
+
+def _stands(blocks: FloatArray, least: float, noise: float) -> bool:
+    """Is the later half of the blocks after a peak above a level, and not falling any further?"""
+    late = blocks[len(blocks) // 2 :]
+    if len(blocks) < _SETTLED or float(late.min()) <= least:
+        return False
+    return theil_sen(late) * len(late) > -3 * noise
 
 
 def _went_back(after: FloatArray, level: float, rise: float) -> bool:

@@ -6,7 +6,8 @@ What it detects
     steady. A noisy loss that climbs slowly from the start and settles, as against the growing
     targets of reinforcement learning, is told as an info; so is one that begins below guessing,
     climbs smoothly and falls from its peak to the end, or is still climbing in the warm-up.
-    Blow-ups of the last rows, too short for a block, are found row by row. Told is since when the
+    A loss that jumps, falls part of the way back and then stands at twice its best or more is told
+    too. Blow-ups of the last rows, too short for a block, are found row by row. Told is since when the
     loss is above its best, and what the learning rate, norm and scale did before.
 
 Why it matters
@@ -152,6 +153,14 @@ def _message(signals: Signals, path: Course, rise: Rise, shift: bool) -> str:
     if shift:
         return f"the level of the loss stepped up {levels}{share} at step {since}"
     lost = len(signals) - 1 - rise.first
+    if rise.stuck:
+        since_then = signals.loss[rise.first :]
+        top = number(float(since_then[np.isfinite(since_then)].max()))
+        return (
+            f"the loss rose at step {since} and never came back, {levels}{share} after a peak of "
+            f"{top}: nothing in the last {percent(lost / len(signals))} of the run was better than "
+            f"before"
+        )
     return (
         f"the loss rises for good since step {since}, {levels}{share}: nothing in the last "
         f"{percent(lost / len(signals))} of the run was better than before"
@@ -184,10 +193,22 @@ def _cause(signals: Signals, rise: Rise, shift: bool) -> str:
     if state.phase in (Phase.AT_PEAK, Phase.JUMPED, Phase.WARMING_UP) or rise.first < 20:
         told = told.replace("was calm", "was constant")
         return f"The learning rate is too high for these weights.{told}"
+    if rise.stuck and _at_once(signals, rise):
+        return (
+            f"It rose from one step to the next, so what came in there is behind it: that batch, "
+            f"the data or labels from there on, or a setting.{told}"
+        )
     return (
         f"Late divergence: a schedule that stays too high, statistics that drift (BatchNorm, an "
         f"EMA that follows too slowly), or weights that have grown.{told}"
     )
+
+
+def _at_once(signals: Signals, rise: Rise) -> bool:
+    """Did the loss go from below half the rise to above its end from one row to the next?"""
+    half = rise.level + 0.5 * (rise.end - rise.level)
+    before, now = signals.loss[rise.first - 1 : rise.first + 1].tolist() if rise.first else (0, 0)
+    return bool(before < half and now > rise.end)
 
 
 def _remedy(signals: Signals, rise: Rise, shift: bool) -> str:
@@ -203,6 +224,12 @@ def _remedy(signals: Signals, rise: Rise, shift: bool) -> str:
         return "Start again with a learning rate that is several times lower, or a warm-up."
     if state.phase in (Phase.AT_PEAK, Phase.WARMING_UP):
         return f"Resume from before step {at} with a lower peak or a longer warm-up."
+    if rise.stuck and _at_once(signals, rise):
+        return (
+            f"Inspect the batch of step {at}, and what changed there (data, labels, settings); "
+            f"resume from before it without that batch. If the loss rises again, the data from "
+            f"there on are to blame."
+        )
     return (
         f"Resume from before step {at} with a lower learning rate; if it turns again at the same "
         f"step, the data there are to blame."

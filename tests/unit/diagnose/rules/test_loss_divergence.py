@@ -159,3 +159,31 @@ def test_a_blow_up_is_dated_where_it_began_not_at_the_jump_that_ends_it() -> Non
     losses = np.array(course + [np.inf] + [np.nan] * 36)
     (finding,) = found(loss_divergence, {"step": np.arange(50), "loss": losses})
     assert finding.first_step == 7
+
+
+def _thrown_out(after: np.ndarray) -> dict[str, np.ndarray]:
+    """A loss that learns to 0.3 with noise, jumps at row 150, and then goes ``after``."""
+    noise = np.random.default_rng(3).normal(0, 0.03, 400)
+    loss = np.concatenate([1.3 * np.exp(-np.arange(150) / 30) + 0.3, after]) + noise
+    return {"step": np.arange(400), "loss": loss}
+
+
+def test_fires_at_a_jump_that_comes_back_only_part_of_the_way() -> None:
+    after = 1.6 + np.append([500.0, 1e5, 40.0], 3 * np.exp(-np.arange(247) / 10))
+    (finding,) = found(loss_divergence, _thrown_out(after))
+    assert finding.severity is Severity.ERROR
+    assert finding.first_step == 150
+    assert "never came back" in finding.message
+    assert "step 150" in finding.remedy
+    assert "Inspect the batch" in finding.remedy
+
+
+@pytest.mark.parametrize("end", [0.3, 0.45])
+def test_silent_where_the_loss_comes_back_or_nearly(end: float) -> None:
+    after = end + np.append([500.0, 1e5, 40.0], 3 * np.exp(-np.arange(247) / 10))
+    assert serious(found(loss_divergence, _thrown_out(after))) == []
+
+
+def test_silent_while_the_loss_is_still_on_its_way_down() -> None:
+    after = 0.3 + 6 * np.exp(-np.arange(250) / 150)
+    assert serious(found(loss_divergence, _thrown_out(after))) == []
