@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import numpy as np
 
 from forensics.diagnose.finding import Finding
@@ -11,11 +13,14 @@ from forensics.diagnose.reward_driven import WHY, learns_from_rewards
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.runlog.log_facts import PER_EPOCH
+from forensics.runlog.schema import spec_of
 
 CALM = 3.0
 """A norm within this factor of its median says that nothing grew before (as in the lead-up)."""
 PAST = 100
 """Rows before the first bad step that are compared with it."""
+MOST_NAMED = 6
+"""Columns that are named where none of them is the loss."""
 NEAR = 20
 """Rows whose median is the loss just before a spike."""
 BACK = 0.1
@@ -120,7 +125,10 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
     """What a log without these columns cannot be judged for."""
     gaps = []
     if not signals.has("loss"):
-        gaps.append("No loss column: spikes, divergence and plateaus could not be judged.")
+        gaps.append(
+            "No loss column: spikes, divergence and plateaus could not be judged."
+            + _other_columns(signals)
+        )
     elif learns_from_rewards(signals):
         gaps.append(f"{_sentence(WHY)}: divergence and plateaus of the loss were not judged.")
     if not signals.has("grad_l2_pre_clip"):
@@ -136,3 +144,18 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
             "judged."
         )
     return tuple(gaps)
+
+
+def _other_columns(signals: Signals) -> str:
+    """Which columns mean nothing to a rule, and how to say that one is the loss."""
+    others = [name for name in signals.table if spec_of(name) is None]
+    if not others:
+        return ""
+    from forensics.runlog.scanner.loss_like import suggested_loss
+
+    named = ", ".join(others[:MOST_NAMED]) + ", …" * (len(others) > MOST_NAMED)
+    likely = suggested_loss(others)
+    if likely is None:
+        return f" Columns not read: {named}; `--map loss=NAME` says which is the loss."
+    option = shlex.quote(f"loss={likely}")
+    return f" Columns not read: {named}; if {likely} is the loss, add `--map {option}`."

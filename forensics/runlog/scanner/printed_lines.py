@@ -216,7 +216,9 @@ def _cells(line: bytes) -> tuple[dict[str, float], bool]:
             others.setdefault(name, value)
     named = "loss" in cells
     if not named:
-        cells.update((column, others[name]) for name, column in loss_like(list(others)).items())
+        # Of words in a line, a criterion's may be of anything.
+        likely = loss_like(list(others), criteria=False)
+        cells.update((column, others[name]) for name, column in likely.items())
     return cells, named
 
 

@@ -102,6 +102,20 @@ def test_losses_alone_are_never_plainly_healthy() -> None:
     assert any("gradient norms" in text for text in verdict.undecided)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("my_objective", "if my_objective is the loss, add `--map loss=my_objective`"),
+        ("zap", "`--map loss=NAME` says which is the loss"),
+    ],
+)
+def test_without_a_loss_the_columns_that_are_not_read_are_named(name: str, hint: str) -> None:
+    rows = {"grad_l2_pre_clip": np.ones(500), name: np.ones(500), "acc": np.ones(500)}
+    run = Run(path=Path("x.csv"), steps=StepTable.from_arrays(rows))
+    gap = weigh(Signals(run), (), ()).undecided[0]
+    assert f"Columns not read: {name}, acc; {hint}." in gap
+
+
 @pytest.mark.parametrize("rows", [0, 1, 9])
 def test_too_few_rows_are_insufficient_data(rows: int) -> None:
     verdict, _ = verdict_on(signals_of(rows))

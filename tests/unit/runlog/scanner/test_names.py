@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from forensics.errors import UsageError
-from forensics.runlog.scanner.loss_like import loss_like
+from forensics.runlog.scanner.loss_like import loss_like, suggested_loss
 from forensics.runlog.scanner.names import canonical_name, mapped_names, name_columns
 
 
@@ -91,10 +91,37 @@ def test_a_mapping_that_makes_no_sense_is_refused(mapping: dict[str, str], said:
         (["step", "policy_loss"], "policy_loss"),
         (["step", "a_loss", "b_loss"], None),
         (["step", "val_loss", "loss_scale", "best_loss"], None),
+        (["iteration", "train_ce", "gnorm"], "train_ce"),
+        (["step", "ce", "val_ce"], "ce"),
+        (["step", "train/cross_entropy", "acc"], "train/cross_entropy"),
+        (["step", "Train NLL"], "Train NLL"),
+        (["step", "bce", "total_loss"], "total_loss"),
+        (["step", "ce", "nll"], None),
+        (["step", "aux_ce", "ece", "eval_xent", "nllb"], None),
     ],
 )
 def test_a_loss_by_another_name(names: list[str], loss: str | None) -> None:
     assert loss_like(names) == ({} if loss is None else {loss: "loss"})
+
+
+def test_a_criterion_in_a_line_of_words_tells_no_loss() -> None:
+    assert loss_like(["ce", "acc"], criteria=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "loss"),
+    [
+        (["my_objective", "acc"], "my_objective"),
+        (["aux_ce", "val_ce"], "aux_ce"),
+        (["a_loss", "b_loss"], None),
+        (["acc", "place", "closs_scale"], None),
+        ([], None),
+    ],
+)
+def test_a_column_that_may_be_the_loss_is_suggested_if_it_is_alone(
+    names: list[str], loss: str | None
+) -> None:
+    assert suggested_loss(names) == loss
 
 
 def test_the_validation_of_a_likely_loss_is_found_by_its_name() -> None:
