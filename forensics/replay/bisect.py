@@ -25,6 +25,7 @@ from forensics.replay.bisection import State
 from forensics.replay.capsule.folder import check_folder
 from forensics.replay.health.health_bisection import bisect_health
 from forensics.replay.inquiry import Inquiry
+from forensics.replay.saved_states.noted_states import with_noted_states
 from forensics.runlog.atomic import atomic_write
 from forensics.runlog.manifest import NewerSchemaError
 from forensics.runlog.run import Run, load_run
@@ -98,6 +99,7 @@ def bisect_run(
     run = _run_of(source)
     if run is None:
         return _folder(source, options)
+    run = with_noted_states(run)
     inquiry = Inquiry(run, options)
     try:
         result = inquiry.result()

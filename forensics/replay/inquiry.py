@@ -70,6 +70,7 @@ class Inquiry(Case):
                 try:
                     self._bisect(session)
                 finally:  # what could not be loaded is nothing to resume from, whoever asks
+                    self._tell_what_states_lack(session)
                     self.states = without(self.states, session.untestable)
                     self.notes += session.shares.notes
         except KeyboardInterrupt:
@@ -81,6 +82,15 @@ class Inquiry(Case):
             what = f"{error.where} cannot be had here ({error.what})"
             raise NotReplayableError(what, where="data") from error
         return self.answer()
+
+    def _tell_what_states_lack(self, session: Session) -> None:
+        """How far a state that a trainer has saved by itself goes."""
+        lacking = dict.fromkeys(what for each in session.lacking.values() for what in each)
+        if lacking:
+            self.notes.append(
+                "the saved states are not this program's own: what they lack "
+                f"({', '.join(lacking)}) is in the replay as the recipe builds it"
+            )
 
     # -- the way to the bad step ---------------------------------------------------------------
 

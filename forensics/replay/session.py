@@ -31,9 +31,11 @@ from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
 from forensics.replay.rerun.replayed_step import ReplayedStep, bad_in_row
 from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
 from forensics.replay.rerun.state_labels import label_of
+from forensics.replay.saved_states.adopted_state import adopted_state
 from forensics.replay.saved_states.finder import state_root
 from forensics.replay.saved_states.mapped_file import refuse_outside
 from forensics.replay.tracing.tensor_stats import float_tensors
+from forensics.runlog.checkpoint_files import read_checkpoint_info
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 
@@ -96,6 +98,7 @@ class Session:
         step_index: the next step.
         batches: the micro-batches of the step under way, or of the last one.
         untestable: by step of the saved states that could not be loaded, the reason.
+        lacking: by step of the states that others saved, what is left as the recipe builds it.
         shares: of the ranks that trained; several are replayed rank by rank.
     """
 
@@ -114,6 +117,7 @@ class Session:
         self.step_index = 0
         self.batches: list[Batch] = []
         self.untestable: dict[int, str] = {}
+        self.lacking: dict[int, list[str]] = {}
         self.shares = RankShares(manifest.world_size)
         self._found = found
         self._rows = RecordedRows(run.steps)
@@ -200,7 +204,10 @@ class Session:
     def saved(self, info: CheckpointInfo) -> dict[str, Any]:
         """A saved state as it lies on disk; InputError where it cannot be read."""
         refuse_outside(info.path, state_root(info.path, self.run.path))
-        return load_checkpoint(info.path)
+        if read_checkpoint_info(info.path) is not None:
+            return load_checkpoint(info.path)
+        state, self.lacking[info.step] = adopted_state(info.path, self.training, info.step)
+        return state
 
     def _load(self, info: CheckpointInfo) -> None:
         self.start()

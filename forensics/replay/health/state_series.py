@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forensics.errors import InputError
-from forensics.replay.saved_states import Position, StateFile, Unit, find_states, open_state
+from forensics.replay.saved_states import (
+    Position,
+    StateFile,
+    Unit,
+    find_states,
+    is_state_folder,
+    open_state,
+)
+from forensics.replay.saved_states.finder import parts_of
+from forensics.replay.saved_states.noted_states import noted_in
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,9 @@ def series_in(folder: Path) -> Series:
     Raises:
         InputError: there is no saved state.
     """
-    folder = _states_folder(folder)
+    folder, noted = _states_folder(folder), noted_in(folder)
+    if noted and folder.name != "checkpoints":
+        return _noted(noted)
     found = _without_twins(find_states(folder))
     placed = [state for state in found if state.position is not None]
     if not placed:
@@ -83,6 +94,20 @@ def series_in(folder: Path) -> Series:
             left.append(state)
     candidates = tuple(Candidate(number, tuple(taken[number])) for number in sorted(taken))
     return Series(candidates, unit, (*_left_out(left, unit), *_merged(candidates, unit)))
+
+
+def _noted(states: list[tuple[int, Path]]) -> Series:
+    """What a trainer saved elsewhere, as the run's manifest notes it."""
+    candidates = []
+    for step, path in states:
+        parts = [path] if not path.is_dir() or is_state_folder(path) else parts_of(path)
+        root = path if path.is_dir() else path.parent
+        files = tuple(StateFile(part, Position(Unit.STEP, step), root) for part in parts)
+        if files:
+            candidates.append(Candidate(step, files))
+    if not candidates:
+        raise InputError("is noted in run.json and holds no saved state", where=states[0][1])
+    return Series(tuple(candidates), Unit.STEP)
 
 
 def _merged(candidates: Iterable[Candidate], unit: Unit) -> tuple[str, ...]:

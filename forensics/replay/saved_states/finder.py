@@ -137,15 +137,15 @@ def _among(entries: list[Path]) -> Iterator[tuple[Path, str]]:
         elif is_state_folder(path):
             yield path, path.name
         elif position_in_name(path.name) is not None and not path.is_symlink():
-            yield from ((part, path.name) for part in _parts(path))
+            yield from ((part, path.name) for part in parts_of(path))
 
 
-def _parts(folder: Path, deeper: int = 1) -> Iterator[Path]:
+def parts_of(folder: Path, deeper: int = 1) -> Iterator[Path]:
     """The files of one step's folder, and of the ranks' folders in it (``mp_rank_00``)."""
     for path in _entries(folder):
         if path.is_dir():
             if deeper and not path.is_symlink():
-                yield from _parts(path, deeper - 1)
+                yield from parts_of(path, deeper - 1)
         elif path.suffix in SUFFIXES and not path.name.startswith("."):
             yield path
 
