@@ -23,9 +23,11 @@ from tests.fire.test_kill import Rows, all_rows, rows
 from tests.fire.training import record
 
 STEPS = 40
-SIZES = (2, 4, 8, 11, 16, 21, 34, 50) if FULL else (4, 11, 34)
-"""Pages of the small disks: from no room for a thing to room for nearly all."""
 PARTS = (".", "params", "activations", "checkpoints")
+SIZES = (2, 4, 8, 11, 16, 21, 34, 50)
+"""Pages of the small disks: from no room for a thing to room for nearly all."""
+SMALL = [(".", 4), (".", 11), (".", 34), ("params", 4), ("activations", 2), ("checkpoints", 11)]
+CASES = [(part, size) for part in PARTS for size in SIZES] if FULL else SMALL
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,7 @@ def truth(forks: ForkServer, fast_place: Path) -> Rows:
 
 
 @pytest.mark.usefixtures("mounts")
-@pytest.mark.parametrize("pages", SIZES)
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("part", "pages"), CASES)
 def test_training_goes_on_and_says_what_is_lost(
     part: str,
     pages: int,
