@@ -18,6 +18,8 @@ from forensics.runlog.schema import Kind
 
 _CELL = re.compile(rb'([{,] ?"[^"\\;]*" ?: ?)("[^"\\;]*"|[^\s,;{}"\[\]]+)')
 _DELIMITER = b";"
+_MARKS = bytes(set(range(1, 32)) - {*b"\t\n\v\f\r"})
+"""What stands for the keys until their order is known to be that of the first record."""
 _NO_JSON = (b"nan", b"inf", b"NA", b"None", b";;")
 """What a CSV may hold where a number is, and JSON may not."""
 
@@ -50,16 +52,28 @@ def _alike(block: bytes, rows: int) -> dict[str, Piece | None] | None:
     kinds = [_kind(cell) for _, cell in cells]
     if len(set(names)) < len(names) or None in kinds:
         return None
-    text = block.replace(cells[0][0], b"").replace(b"}\n", b"\n")
-    for before, _ in cells[1:]:
-        text = text.replace(before, _DELIMITER)
-    if any(word in text for word in _NO_JSON):
+    text = _as_csv(block, [before for before, _ in cells], rows)
+    if text is None or any(word in text for word in _NO_JSON):
         return None
     known = tuple(kind for kind in kinds if kind is not None)
     pieces = parse_fast(text, Layout(tuple(names), known, tuple(names), _DELIMITER.decode()))
     if pieces is None or len(pieces) != 1 or len(pieces[0][names[0]].values) != rows:
         return None
     return dict(pieces[0])
+
+
+def _as_csv(block: bytes, keys: list[bytes], rows: int) -> bytes | None:
+    """The values alone; None where the keys of some record are others, or in another order."""
+    marks = _MARKS[: len(keys)]
+    if len(marks) < len(keys):
+        return None
+    text = block.replace(b"}\n", b"\n")
+    for key, mark in zip(keys, marks, strict=True):
+        text = text.replace(key, bytes([mark]))
+    others = bytes(set(range(256)) - {*marks, *b"\n"})
+    if text.translate(None, others) != (marks + b"\n") * rows:
+        return None
+    return text.translate(bytes.maketrans(marks, _DELIMITER * len(marks)), marks[:1])
 
 
 def _kind(cell: bytes) -> Kind | None:

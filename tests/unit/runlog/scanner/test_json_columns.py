@@ -49,11 +49,10 @@ CELLS = st.one_of(
     NUMBERS,
     st.sampled_from(["NaN", "0.5", "text", "2024-01-01 10:00:00", 'a "b" ;c', "", [1, 2], True]),
 )
-RECORDS = st.lists(
-    st.fixed_dictionaries({"loss": CELLS, "lr": NUMBERS}, optional={"note": CELLS, "x y": NUMBERS}),
-    min_size=1,
-    max_size=12,
-)
+RECORD = st.fixed_dictionaries(
+    {"loss": CELLS, "lr": NUMBERS}, optional={"note": CELLS, "x y": NUMBERS}
+).flatmap(lambda record: st.permutations(list(record.items())).map(dict))
+RECORDS = st.lists(RECORD, min_size=1, max_size=12)
 
 
 @settings(deadline=None, max_examples=200)
@@ -62,6 +61,8 @@ RECORDS = st.lists(
 @example([{"loss": "NaN", "lr": 1.0}, {"loss": 2.5, "lr": 1.0}])
 @example([{"loss": None, "lr": 1.0}, {"loss": 2.5, "lr": 1.0}])
 @example([{"loss": 2.5, "lr": 1.0, "note": "a"}, {"loss": 2.5, "lr": 1.0, "note": "7"}])
+@example([{"loss": 0.5, "lr": 2.0}, {"lr": None, "loss": 0.25}])
+@example([{"loss": 0.5, "lr": 2.0}, {"lr": 3.0, "loss": 0.25}])
 @example([{"loss": 2, "lr": 2**69}, {"loss": 2, "lr": 3}])
 def test_at_once_and_one_by_one_are_the_same(records: list[dict[str, Any]]) -> None:
     text = lines_of([{"step": n, **record} for n, record in enumerate(records, 1)])
