@@ -25,7 +25,7 @@ JUMP = 1.6
 CLEAR = 6.0
 """Standard deviations from row to row above the best level at which a row is part of the rise."""
 STUCK = 1.0
-"""Rise, as a share of the level, from which a loss that fell from a peak and then stands is lost."""
+"""Share of the level from which a rise that fell from a peak and then stands is for good."""
 _SETTLED = 8
 """Blocks after such a peak that tell whether the loss stands or is still on its way down."""
 _POINTS = 200

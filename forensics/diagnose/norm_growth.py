@@ -14,7 +14,14 @@ import numpy as np
 
 from forensics.diagnose.finite import KeptRows
 from forensics.diagnose.schedule import dated
-from forensics.diagnose.series import episodes, median, medians_of_five, row_medians, sigma
+from forensics.diagnose.series import (
+    block_medians,
+    episodes,
+    median,
+    medians_of_five,
+    row_medians,
+    sigma,
+)
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import spike_near
 from forensics.frozen import dataclass
@@ -33,6 +40,8 @@ STEP = 0.1
 MOST = 12
 """Episodes told at each length of blocks."""
 _POINTS = 64
+_TWELFTHS, _RISING, _EIGHTFOLD = 12, 0.8, 8.0
+"""Blocks of a whole run, Kendall's tau of their medians and the growth that spikes do not make."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,22 @@ def find_growth(signals: Signals, factor: float, short: float, t: float) -> tupl
             first = min(first, growth.top)
             found.append(replace(growth, first=first))
     return tuple(sorted(found, key=lambda growth: growth.first))
+
+
+def grows_all_along(signals: Signals) -> tuple[float, float] | None:
+    """The norm of the first and of the last twelfth, where it grows eightfold and nearly always.
+
+    So grow gradients that no ``zero_grad()`` clears, and those of a learning rate that is too high.
+    """
+    values = signals.log_norm.values
+    if len(values) < GRAIN * _TWELFTHS:
+        return None
+    blocks = block_medians(values, _TWELFTHS)
+    first, second = np.triu_indices(len(blocks), 1)
+    rising = float(np.sign(blocks[second] - blocks[first]).mean())
+    if rising < _RISING or blocks[-1] - blocks[0] < np.log(_EIGHTFOLD):
+        return None
+    return float(np.exp(blocks[0])), float(np.exp(blocks[-1]))
 
 
 def _stretches(windows: IntArray, size: int) -> list[tuple[int, int]]:

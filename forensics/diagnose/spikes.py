@@ -8,6 +8,7 @@ but for what became of a spike in the 200 values after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +35,8 @@ TAIL = 0.45
 """Share of the height at which a tail is counted: below it Gaussian noise reaches too."""
 CONTEXT = 4000
 """Values before a crowd of spikes that show the tail of the noise."""
+SHORT = 2.0
+"""Times the level before at which the level after a spike is no recovery, however high it was."""
 GROWTH, LEAST_GROWTH = 10, 6
 """Values from a rise on that tell a jump from growth that goes on, and the fewest steps of them."""
 EVEN = 4.0
@@ -111,6 +114,19 @@ class Spikes:
         back = self.before[spike] + SETTLED * self.height[spike]
         below = np.flatnonzero(self.values[peak + 1 : peak + 401] <= back)
         return int(self.rows[peak + 1 + below[0]] - self.rows[peak]) if len(below) else None
+
+    def falls_short(self, spike: int, back: Callable[[FloatArray], FloatArray]) -> bool:
+        """Is the level after, though far below the peak, still far above the one before?
+
+        Args:
+            spike: which one.
+            back: from the space of the values to the series' own.
+        """
+        near = _around(self.values, self.first[spike : spike + 1] - LOCAL, LOCAL)
+        level = max(float(self.before[spike]), float(row_medians(near)[0]))
+        before, after = (float(value) for value in back(np.array([level, self.after[spike]])))
+        above = self.after[spike] - level > 2 * float(_steps(near)[0])
+        return bool(above and self.before[spike] > 0 and after > SHORT * before)
 
     def crowded(self, many: int, window: int) -> BoolArray:
         """Which spikes lie in some window of ``window`` rows that holds at least ``many``."""

@@ -103,17 +103,20 @@ def _finding(signals: Signals, spikes: Spikes, group: SpikeGroup, severity: Seve
             ),
         ),
         cause=_cause(signals, first, several),
-        remedy=_remedy(signals, first, peak, several),
+        remedy=_remedy(signals, int(spikes.rows[spikes.first[top]]), peak, several),
     )
 
 
 def _height(signals: Signals, spikes: Spikes, spike: int) -> str:
-    """``12.3 at step 8,217, ×20 the level of 0.6 before it``."""
-    peak = int(spikes.rows[spikes.peak[spike]])
+    """``12.3 at step 8,217, ×20 the level of 0.6 before it``; the step it began at comes first."""
+    first, peak = int(spikes.rows[spikes.first[spike]]), int(spikes.rows[spikes.peak[spike]])
     usual = number(float(np.exp(spikes.before[spike])))
     ratio = factor(float(np.exp(spikes.height[spike])))
     value = number(float(signals.norm[peak]))
-    return f"{value} at step {signals.step_at(peak):,}, {ratio} the level of {usual} before it"
+    text = f"{value} at step {signals.step_at(peak):,}, {ratio} the level of {usual} before it"
+    if first == peak:
+        return text
+    return f"{number(float(signals.norm[first]))} at step {signals.step_at(first):,}, then {text}"
 
 
 def _one(signals: Signals, spikes: Spikes, spike: int) -> str:
@@ -164,7 +167,7 @@ def _cause(signals: Signals, row: int, several: bool) -> str:
 
 
 def _remedy(signals: Signals, row: int, peak: int, several: bool) -> str:
-    at = f"{signals.step_at(peak):,}"
+    at = f"{signals.step_at(row):,}"
     if several:
         look = f"Inspect the batches of these steps, that of {at} first; if they are sound, lower "
         look += "the learning rate."

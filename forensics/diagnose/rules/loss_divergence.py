@@ -7,8 +7,8 @@ What it detects
     targets of reinforcement learning, is told as an info; so is one that begins below guessing,
     climbs smoothly and falls from its peak to the end, or is still climbing in the warm-up.
     A loss that jumps, falls part of the way back and then stands at twice its best or more is told
-    too. Blow-ups of the last rows, too short for a block, are found row by row. Told is since when the
-    loss is above its best, and what the learning rate, norm and scale did before.
+    too. Blow-ups of the last rows, too short for a block, are found row by row. Told is since when
+    the loss is above its best, and what the learning rate, norm and scale did before.
 
 Why it matters
     What is learned after the turn is worse than the best checkpoint before it. A rise that keeps

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.norm_growth import grows_all_along
 from forensics.diagnose.reward_driven import learns_from_rewards
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
@@ -90,12 +91,14 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     level = loss_level(signals)
     shifts = level_shifts(signals, spikes, thresholds.lasting, thresholds.level)
 
+    wild = _wild(spikes, level, thresholds.absurd)
+
     def is_serious(group: SpikeGroup) -> bool:
-        return _is_serious(spikes, level, shifts, group, thresholds)
+        return wild > 1 or _is_serious(spikes, level, shifts, group, thresholds)
 
     for group, serious in told_groups(spikes, thresholds, is_serious):
         top = group.start + int(np.argmax(spikes.height[group.start : group.end + 1]))
-        view = _View(signals, spikes, level, group, top, bool(shifts[top]))
+        view = _View(signals, spikes, level, group, top, bool(shifts[top]), wild)
         told = serious and not learns_from_rewards(signals)
         yield _finding(view, Severity.WARNING if told else Severity.INFO)
 
@@ -117,6 +120,12 @@ def _is_serious(
     return spikes.stand_apart(group.start, group.end)
 
 
+def _wild(spikes: Spikes, level: LossLevel, absurd: float) -> int:
+    """How many spikes of the run are higher than any sound sample, by the loss at the start."""
+    before, peaks = level.back(spikes.before), level.back(spikes.values[spikes.peak])
+    return int((peaks > absurd * np.maximum(level.start, np.abs(before))).sum())
+
+
 def _is_mixture(spikes: Spikes, level: LossLevel, group: SpikeGroup, limits: Thresholds) -> bool:
     """Are some of the data harder than the rest: so from start to end, while the loss falls?"""
     inside = slice(group.start, group.end + 1)
@@ -132,7 +141,10 @@ def _is_mixture(spikes: Spikes, level: LossLevel, group: SpikeGroup, limits: Thr
 
 @dataclass(frozen=True)
 class _View:
-    """One episode to tell: its spikes, the highest of them, and whether that is a level shift."""
+    """One episode to tell: its spikes, the highest of them, whether that is a level shift.
+
+    ``wild`` counts the run's spikes to heights that no sound sample reaches.
+    """
 
     signals: Signals
     spikes: Spikes
@@ -140,6 +152,7 @@ class _View:
     group: SpikeGroup
     top: int
     shift: bool
+    wild: int
 
     @property
     def several(self) -> bool:
@@ -159,6 +172,11 @@ class _View:
     def peak(self) -> int:
         """The row of its highest value."""
         return int(self.spikes.rows[self.spikes.peak[self.top]])
+
+    @property
+    def begins(self) -> int:
+        """The row in which the highest spike began: its batch is the one to look at."""
+        return int(self.spikes.rows[self.spikes.first[self.top]])
 
     @property
     def before(self) -> float:
@@ -185,11 +203,17 @@ def _finding(view: _View, severity: Severity) -> Finding:
 
 
 def _height(view: _View) -> str:
-    """``5.07 at step 919, from 3.68 (×1.38)``."""
-    value, usual = float(view.signals.loss[view.peak]), view.before
-    ratio = f" ({factor(value / usual)})" if usual > 0 else ""
-    at = view.signals.step_at(view.peak)
-    return f"{number(value)} at step {at:,}, from {number(usual)}{ratio}"
+    """``5.07 at step 919, from 3.68 (×1.38)``; where it goes on rising: ``, up to 9 at 921``."""
+    signals, usual = view.signals, view.before
+
+    def ratio(value: float) -> str:
+        return f" ({factor(value / usual)})" if usual > 0 else ""
+
+    value, top = float(signals.loss[view.begins]), float(signals.loss[view.peak])
+    text = f"{number(value)} at step {signals.step_at(view.begins):,}, from {number(usual)}"
+    if view.peak == view.begins:
+        return f"{text}{ratio(value)}"
+    return f"{text}, up to {number(top)}{ratio(top)} at {signals.step_at(view.peak):,}"
 
 
 def _one(view: _View) -> str:
@@ -205,6 +229,12 @@ def _one(view: _View) -> str:
     back = spikes.rows_to_recover(top)
     if back is None or spikes.unknown[top]:
         return f"{text}, and the log ends before it can tell what follows"
+    if spikes.falls_short(top, view.level.back):
+        ratio = factor(float(view.level.back(spikes.after[top])) / view.before)
+        return (
+            f"{text}, and did not come back: it is {after} {spikes.after_window(top)}, {ratio} the "
+            f"level before"
+        )
     later = view.signals.step_at(view.peak + back) - view.signals.step_at(view.peak)
     return f"{text}, and recovered {'within' if back <= FAST else 'slowly, in'} {steps(later)}"
 
@@ -220,6 +250,18 @@ def _cause(view: _View) -> str:
         return "Other data or another mixture from here on is the usual reason (a curriculum)."
     state = rate_state(view.signals, view.first)
     rate = f" ({state.text})" if state.text else ""
+    if view.wild > 1:
+        constant = rate.replace("was calm", "was constant")
+        return (
+            f"The loss left all bounds {times(view.wild)}: a learning rate that is too high is the "
+            f"first suspect{constant}, and a sample that comes round the second."
+        )
+    if (grown := grows_all_along(view.signals)) is not None:
+        return (
+            f"The gradient norm grows all along, from {number(grown[0])} to {number(grown[1])}, "
+            f"which no batch does: gradients that add up because zero_grad() is missing, or a "
+            f"learning rate that is too high{rate.replace('was calm', 'was constant')}."
+        )
     norms = view.signals.derived(norm_spikes, *NORM_SPIKE)
     starts = norms.rows[norms.first]
     near = starts[(starts <= view.first) & (starts >= view.first - FOLLOWS)]
@@ -243,10 +285,20 @@ def _cause(view: _View) -> str:
 
 
 def _remedy(view: _View) -> str:
-    at = f"{view.signals.step_at(view.peak):,}"
+    at = f"{view.signals.step_at(view.begins):,}"
     if view.shift:
         since = view.signals.step_at(view.first)
         return f"Nothing to do if the data change at step {since:,}; else look there."
+    if view.wild > 1:
+        return (
+            f"Start again with a learning rate several times lower, and clip the gradient norm. If "
+            f"single steps still jump, inspect their batches, as that of step {at}."
+        )
+    if grows_all_along(view.signals) is not None:
+        return (
+            "Check that zero_grad() is called once before each step's first backward; if it is, "
+            "start again with a lower learning rate."
+        )
     if view.several:
         return (
             f"Inspect the batches of these steps, that of {at} first; if they are sound, lower the "

@@ -177,3 +177,51 @@ def test_the_aftermath_is_measured_no_later_than_the_log_ends() -> None:
     (finding,) = serious(found(loss_spike, columns))
     assert "does not recover: it is" in finding.message
     assert finding.message.endswith("29 to 59 rows later")
+
+
+def _thrown_out(end: float) -> Columns:
+    """A loss that jumps at 200, is highest at 206, falls at 207, and ends at a level."""
+    columns = {"step": np.arange(400), "loss": 0.4 + 0.03 * np.cos(np.arange(400.0))}
+    columns["loss"][200:207] = [500, 1e7, 4e6, 8e3, 7e5, 3e4, 2.5e8]
+    columns["loss"][207:] += end - 0.4
+    return columns
+
+
+def test_a_spike_is_dated_to_its_first_step_whatever_its_peak() -> None:
+    (finding,) = found(loss_spike, _thrown_out(0.4))
+    assert finding.first_step == 200
+    assert "jumped to 500 at step 200" in finding.message
+    assert "up to 2.5e8" in finding.message
+    assert "recovered within 1 step" in finding.message
+    assert "batch of step 200" in finding.remedy
+
+
+def test_a_level_far_above_that_before_is_no_recovery_however_high_the_peak() -> None:
+    (finding,) = found(loss_spike, _thrown_out(1.6))
+    assert "recovered" not in finding.message
+    assert "did not come back: it is 1.6" in finding.message
+
+
+def test_spikes_out_of_all_bounds_that_come_again_are_first_the_learning_rates() -> None:
+    columns = healthy_columns("pretraining", 0, 600)
+    columns["loss"][[150, 300, 480]] *= [1e6, 1e9, 1e12]
+    columns["lr"] = np.full(600, 8.0)
+    told = serious(found(loss_spike, columns))
+    assert [finding.first_step for finding in told] == [150, 300, 480]
+    assert "learning rate that is too high is the first suspect" in told[0].cause
+    assert "learning rate several times lower" in told[0].remedy
+
+
+def test_one_such_spike_is_still_a_batch() -> None:
+    (finding,) = found(loss_spike, spiked(600, [300], 1e9))
+    assert "Inspect the batch of step 300" in finding.remedy
+
+
+def test_a_norm_that_grows_all_along_is_no_batch() -> None:
+    columns = spiked(600, [300], 2.0)
+    noise = np.exp(0.1 * np.random.default_rng(0).normal(size=600))
+    columns["grad_l2_pre_clip"] = np.linspace(3, 120, 600) * noise
+    (finding,) = found(loss_spike, columns)
+    assert "grows all along" in finding.cause
+    assert "zero_grad() is missing" in finding.cause
+    assert "zero_grad()" in finding.remedy
