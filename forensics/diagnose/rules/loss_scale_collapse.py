@@ -275,9 +275,14 @@ def _message(
     )
     if at_floor and float(log2[bottom]) >= _floor(signals.scaling):
         text = (
-            f"loss scale is at its floor of {_scale(float(log2[bottom]))} and {steps(at_floor)} "
-            f"{'was' if at_floor == 1 else 'were'} still skipped there, from step "
-            f"{signals.step_at(int(rows[0])):,} on"
+            f"loss scale fell from {power_of_two(2.0 ** float(log2[0]))} at step "
+            f"{signals.step_at(int(rows[0])):,} to its floor of {_scale(float(log2[bottom]))}, "
+            f"reached at {signals.step_at(int(rows[bottom])):,}: {steps(at_floor)} "
+            f"{'was' if at_floor == 1 else 'were'} still skipped there"
+            if bottom
+            else f"loss scale is at its floor of {_scale(float(log2[bottom]))} and "
+            f"{steps(at_floor)} {'was' if at_floor == 1 else 'were'} still skipped there, from "
+            f"step {signals.step_at(int(rows[0])):,} on"
         )
     if by_hand:
         text = (

@@ -58,7 +58,8 @@ def test_fires_at_the_floor_where_steps_are_still_skipped() -> None:
     (finding,) = found(loss_scale_collapse, run_of(collapsing(4000, 3000, floor=0.0), FP16))
     assert finding.severity is Severity.ERROR
     assert finding.first_step == 3000
-    assert "at its floor of 1" in finding.message
+    reached = 3000 + int(np.argmin(collapsing(4000, 3000, floor=0.0)["scaler_scale"][3000:]))
+    assert f"to its floor of 1, reached at {reached:,}: " in finding.message
     assert "scale of 1 and below" in finding.cause
 
 
