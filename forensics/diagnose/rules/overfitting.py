@@ -98,7 +98,7 @@ def _rising(
     if len(validation) < _WORTHWHILE * window and window > 1:
         return None
     values = row_medians(sliding_window_view(validation, window))
-    best = int(np.argmin(values))
+    best = _last_lowest(values)
     after = values[best:]
     if len(after) <= 3 * window:
         return None
@@ -112,7 +112,12 @@ def _rising(
     end = median(last)
     if window > 1 and not _stays_up(after, level, end - level, thresholds.noisy * size):
         return None
-    return best + int(np.argmin(validation[best : best + window])), (end - level) / size, end
+    return best + _last_lowest(validation[best : best + window]), (end - level) / size, end
+
+
+def _last_lowest(values: FloatArray) -> int:
+    """Index of the lowest, the last of equal ones: until there nothing had become worse."""
+    return len(values) - 1 - int(np.argmin(values[::-1]))
 
 
 def _stays_up(after: FloatArray, level: float, rise: float, least: float) -> bool:

@@ -88,3 +88,10 @@ def test_silent_at_noise_that_wanders_and_comes_back() -> None:
         for i in range(1, 60):
             wander[i] = 0.3 * wander[i - 1] + 0.95 * rng.normal()
         assert not judged(validated(by_heart, curve(60, 59, 0.0, 0.0) * np.exp(0.05 * wander)))
+
+
+def test_of_equal_best_validations_the_last_counts() -> None:
+    values = np.round(curve(30, 12, 0.4, 0.0), 2)
+    values[[10, 11, 12]] = values[:13].min()
+    (finding,) = judged(validated(np.array([5.0, 3.0, 1.7]), values))
+    assert finding.first_step == 1_299
