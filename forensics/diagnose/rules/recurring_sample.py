@@ -133,8 +133,18 @@ def _finding(signals: Signals, rows: IntArray, kind: str) -> Finding:
         ),
         remedy=(
             f"Find the batch of step {int(at[0]):,} (and of {int(at[1]):,}: what both contain); "
-            f"mend or drop that sample."
+            f"mend or drop that sample.{_half(signals, rows)}"
         ),
+    )
+
+
+def _half(signals: Signals, rows: IntArray) -> str:
+    """What else it can be where values are held in fp16, as a sentence."""
+    if signals.precision != "fp16" or not (signals.loss_bad | signals.norm_bad)[rows].any():
+        return ""
+    return (
+        " In fp16 a sample may be sound and merely large: beyond 65,504 a value becomes inf. Look "
+        "at the largest feature; scale or clamp it, or use bf16."
     )
 
 

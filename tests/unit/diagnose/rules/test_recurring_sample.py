@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from forensics.diagnose.rules.recurring_sample import recurring_sample
+from forensics.runlog.manifest import Manifest
 from tests.unit.diagnose.healthy import Columns, found, healthy_columns
 
 
@@ -65,3 +66,11 @@ def test_silent_on_every_other_step() -> None:
     columns = healthy_columns("pretraining", 0, 1_000)
     columns["loss"][::2] = np.nan
     assert not found(recurring_sample, columns)
+
+
+def test_in_fp16_what_is_bad_may_be_merely_large() -> None:
+    columns = bad_every(391, 2_000)
+    (half,) = found(recurring_sample, columns, Manifest(precision="fp16"))
+    assert "beyond 65,504 a value becomes inf" in half.remedy
+    (single,) = found(recurring_sample, columns, Manifest(precision="fp32"))
+    assert "65,504" not in single.remedy
