@@ -201,12 +201,15 @@ def _jump_finding(
     last = int(rows[i + up[0] - 1]) if len(up) else int(rows[-1])
     step = signals.step_at(row)
     after = f"; {harm}" if harm else ""
+    values = f"from {number(float(rate[i - 1]))} to {number(float(rate[i]))}"
+    how = f"at step {step:,}, {values}, {factor(ratio)} the highest before"
+    if np.isclose(rate[i], ratio * rate[i - 1]):
+        how = f"{factor(ratio)} at step {step:,}, {values}"
     return _finding(
         signals,
         (row, last),
         Severity.INFO if innocent else (Severity.ERROR if harm else Severity.WARNING),
-        f"the learning rate jumped {factor(ratio)} above all before it at step {step:,}, from "
-        f"{number(float(rate[i - 1]))} to {number(float(rate[i]))}{after}",
+        f"the learning rate jumped {how}{after}",
         "A changed setting, a resume without the scheduler's state, or a schedule in other units "
         "than the optimizer's steps.",
         f"Check what changed at step {step:,}; resume from before it at the old rate."
@@ -226,7 +229,10 @@ def _harm_after(signals: Signals, row: int) -> str:
         if before > 0 and len(worst) >= 5:
             high = float(np.sort(worst)[-max(2, len(worst) // 10)])
             if high > (1.5 if name == "loss" else 5.0) * before:
-                return f"the {name} went from {number(before)} to {number(high)} in 100 rows"
+                top = number(float(worst.max()))
+                return (
+                    f"the {name} rose to {top} within 100 rows, from a median of {number(before)}"
+                )
     if len(bad) > 2:
         return f"loss or norm is non-finite {steps(int(bad[0]))} later"
     return ""
