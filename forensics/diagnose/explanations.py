@@ -37,6 +37,7 @@ from forensics.diagnose.conditions import (
     within,
 )
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.optimizer_facts import never_stepped
 from forensics.diagnose.signals import Signals
 from forensics.frozen import dataclass
 
@@ -55,7 +56,12 @@ NEVER_ROOTS = frozenset(
 
 
 def may_be_root(signals: Signals, finding: Finding) -> bool:
-    """Can a story begin with this finding? Of symptoms only with a clip that starves the run."""
+    """Can a story begin with this finding?
+
+    Of symptoms only with a clip that starves the run, and with an optimizer that never stepped.
+    """
+    if finding.rule == "dead-run" and never_stepped(signals):
+        return True
     starving = finding.rule == "clipping-every-step" and finding.severity >= Severity.WARNING
     return finding.rule not in NEVER_ROOTS or (starving and starves(signals))
 

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.optimizer_facts import NEVER_STEPPED, STEP_IT, never_stepped
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import last_true
 from forensics.diagnose.signals import Signals
@@ -52,11 +53,13 @@ def dead_run(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     first = int(tail[0])
     share = percent(len(tail) / max(int(written.sum()), 1))
     lost = signals.told_rows(len(tail))
+    forgotten = never_stepped(signals)
     yield Finding(
         rule="dead-run",
         severity=Severity.CRITICAL,
         message=f"nothing was learned from step {signals.step_at(first):,} on: all "
-        f"{lost} until the end {_fate(signals, tail)} ({share} of the run)",
+        f"{lost} until the end {_fate(signals, tail)} ({share} of the run)"
+        f"{', with finite loss and norm: the optimizer never stepped' if forgotten else ''}",
         first_step=signals.step_at(first),
         last_step=signals.last_step,
         evidence=tuple(
@@ -67,8 +70,8 @@ def dead_run(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
                 ("scaler_scale", signals.scale),
             )
         ),
-        cause="A consequence: what went bad first says why.",
-        remedy=_remedy(signals, first),
+        cause=NEVER_STEPPED if forgotten else "A consequence: what went bad first says why.",
+        remedy=STEP_IT if forgotten else _remedy(signals, first),
     )
 
 

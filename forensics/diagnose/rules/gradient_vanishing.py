@@ -28,6 +28,7 @@ import numpy as np
 from forensics.diagnose.blocks import blocks, first_where
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.finite import FiniteSeries, KeptRows
+from forensics.diagnose.optimizer_facts import holds_none_of_the_model
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median, medians_of_five, runs_of, sigma
 from forensics.diagnose.signals import Signals
@@ -216,6 +217,12 @@ def _cause(signals: Signals, episode: _Episode) -> str:
             "labels or with all of them masked, a weight or mask of 0, or a nan_to_num that turns "
             "a NaN loss into 0."
         )
+    if episode.level == 0 and holds_none_of_the_model(signals):
+        return (
+            "The optimizer holds none of the model's parameters, as run.json says, but others that "
+            "get no gradient: it was made from a copy of the model, or before the model was "
+            "replaced."
+        )
     if episode.level == 0:
         return (
             f"A graph cut between loss and weights (detach, no_grad, .item), units that are all "
@@ -240,6 +247,11 @@ def _remedy(signals: Signals, episode: _Episode) -> str:
         return (
             f"Count the labels that are left in the batch of step {first}, and print the loss of "
             f"single samples before it is masked, weighted or cleaned; resume from before {first}."
+        )
+    if episode.level == 0 and holds_none_of_the_model(signals):
+        return (
+            "Make the optimizer from the parameters of the model that is trained, after the last "
+            "deepcopy, wrapper or replaced layer, and start again."
         )
     if episode.first == 0 or not np.isfinite(episode.early):
         return (

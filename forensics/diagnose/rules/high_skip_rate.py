@@ -27,6 +27,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.optimizer_facts import NEVER_STEPPED, STEP_IT, never_stepped
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.scaler_reading import ZERO_LOG2
 from forensics.diagnose.scaling import WINDOW, Scaling
@@ -207,6 +208,8 @@ def _longest_run(signals: Signals, alarm: _Alarm) -> int:
 
 def _cause(signals: Signals, alarm: _Alarm) -> str:
     rows = _skips_in(signals, alarm)
+    if never_stepped(signals):
+        return NEVER_STEPPED
     if len(rows) and signals.loss_bad[rows].mean() > 0.5:
         return (
             "The loss itself is non-finite in most of them: halving the scale is in vain, since it "
@@ -226,6 +229,8 @@ def _cause(signals: Signals, alarm: _Alarm) -> str:
 
 
 def _remedy(signals: Signals, alarm: _Alarm) -> str:
+    if never_stepped(signals):
+        return STEP_IT
     first = signals.step_at(alarm.first)
     look = f"Look at what changed at step {first:,}: data, learning rate, a growing layer."
     if signals.precision != "fp16":

@@ -12,7 +12,7 @@ from forensics.diagnose.rules.dead_run import dead_run
 from forensics.runlog.run import CheckpointInfo
 from tests.unit.diagnose.grad_scaler import Policy, healthy_columns, limits, run_scaler
 from tests.unit.diagnose.snapshot_runs import found
-from tests.unit.diagnose.step_logs import FP16, INF, NAN, calm, run_of
+from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, calm, run_of
 
 
 def test_fires_on_losses_that_stay_nan() -> None:
@@ -80,3 +80,18 @@ def test_silent_where_steps_are_taken_again() -> None:
     columns = calm(3000, scaler_scale=scale, skipped=skipped)
     columns["loss"][100:400] = NAN
     assert found(dead_run, run_of(columns)) == []
+
+
+def test_an_optimizer_that_never_stepped_is_named() -> None:
+    skipped = np.ones(200, dtype=bool)
+    (finding,) = found(dead_run, run_of(calm(200, skipped=skipped), FP32))
+    assert "with finite loss and norm: the optimizer never stepped" in finding.message
+    assert "does not call optimizer.step()" in finding.cause
+    assert "Call optimizer.step() after each backward" in finding.remedy
+
+
+def test_a_guard_that_refuses_the_rest_of_a_run_is_no_forgotten_step() -> None:
+    skipped = np.arange(200) >= 100
+    (finding,) = found(dead_run, run_of(calm(200, skipped=skipped), FP32))
+    assert "never stepped" not in finding.message
+    assert "optimizer.step()" not in finding.remedy

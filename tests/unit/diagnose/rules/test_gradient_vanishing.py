@@ -3,6 +3,7 @@ import pytest
 
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.rules.gradient_vanishing import gradient_vanishing
+from forensics.runlog.manifest import Manifest, ParameterInfo
 from tests.unit.diagnose.healthy import Columns, found, healthy_columns
 
 
@@ -138,3 +139,17 @@ def test_silent_on_batches_without_labels_and_on_a_loss_that_ends_at_rounding() 
     at = np.arange(2_000)
     half = np.round(np.exp(-at / 40) / 2**-9) * 2**-9  # a loss in steps of bf16
     assert not found(gradient_vanishing, {"loss": half, "grad_l2_pre_clip": half.copy()})
+
+
+def test_an_optimizer_of_a_copy_is_named() -> None:
+    """The norm is that of what the optimizer holds: a copy gets no gradient."""
+    columns = flat_from(healthy_columns("pretraining", 0, 300), 0)
+    columns["grad_l2_pre_clip"][:] = 0.0
+    own = tuple(ParameterInfo(name, (8,), group=-1) for name in ("0.weight", "0.bias"))
+    held = tuple(ParameterInfo(f"optimizers.0.{i}", (8,)) for i in range(2))
+    (finding,) = found(gradient_vanishing, columns, Manifest(parameters=own + held))
+    assert "holds none of the model's parameters" in finding.cause
+    assert "Make the optimizer from the parameters of the model" in finding.remedy
+    mine = tuple(ParameterInfo(info.name, (8,)) for info in own)
+    (finding,) = found(gradient_vanishing, columns, Manifest(parameters=mine))
+    assert "A graph cut" in finding.cause

@@ -97,3 +97,10 @@ def test_a_sawtooth_without_its_scale_is_at_most_an_info() -> None:
 def test_skipped_without_skips_and_scale() -> None:
     columns = calm(10, skipped=None, scaler_scale=None, grad_l2_post_clip=None)
     assert "skipped or scaler_scale" in high_skip_rate.why_skipped(run_of(columns))
+
+
+def test_an_optimizer_that_never_stepped_has_nothing_nonfinite_to_be_found() -> None:
+    signals = run_of(calm(200, skipped=np.ones(200, dtype=bool)), FP32)
+    (finding,) = found(high_skip_rate, signals)
+    assert "does not call optimizer.step()" in finding.cause
+    assert "non-finite" not in finding.remedy
