@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forensics.diagnose.finding import Finding
+from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import MIN_PAST
 from forensics.runlog.run import Run
@@ -69,6 +69,30 @@ def next_command(signals: Signals, root: Finding) -> str:
         target = run.path if run.path.is_dir() else run.path.parent
         return f"forensics params {shlex.quote(str(target))} --step {root.first_step}"
     return f"forensics rules {root.rule}"
+
+
+def command_for_exception(signals: Signals) -> str:
+    """The bisection of a run that raised, where its state is saved or it can be made again.
+
+    Else the parameters of that step, if there are snapshots; empty where there are none either.
+    """
+    run = signals.run
+    ended = run.manifest.ended if run.manifest is not None else None
+    if ended is None or ended.how != "exception" or _bisected(run):
+        return ""
+    last = signals.last_step if len(signals) else 0
+    step = last if ended.step is None else ended.step
+    raised = Finding(
+        rule="", severity=Severity.INFO, message=ended.message, first_step=step, last_step=step
+    )
+    if has_state_before(signals, raised):
+        directory = run.checkpoints[0].path.parent
+        return f"forensics bisect --ckpt-dir {shlex.quote(str(directory))}{recipe_option(run)}"
+    if trains_from_the_start(signals, raised):
+        return f"forensics bisect {shlex.quote(str(run.path))}{recipe_option(run)}"
+    if run.path.is_dir() and _has_gradients(signals, step):
+        return f"forensics params {shlex.quote(str(run.path))} --step {step}"
+    return ""
 
 
 def recipe_option(run: Run) -> str:

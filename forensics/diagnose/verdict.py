@@ -19,7 +19,7 @@ from forensics.diagnose.finding import (
     Status,
     Verdict,
 )
-from forensics.diagnose.next_command import next_command
+from forensics.diagnose.next_command import command_for_exception, next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
@@ -154,7 +154,12 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
     gaps = not_judged(signals)
     raised = _raised(signals)
     if raised:
-        return Verdict(status=Status.UNDECIDED, summary=raised, undecided=gaps)
+        return Verdict(
+            status=Status.UNDECIDED,
+            summary=raised,
+            undecided=(*_where_it_raised(signals), *gaps),
+            next_command=command_for_exception(signals),
+        )
     failed = [o.rule for o in outcomes if o.outcome is Outcome.FAILED]
     if failed:
         gaps = (*gaps, f"rules that failed: {', '.join(failed)}")
@@ -184,6 +189,18 @@ def _raised(signals: Signals) -> str:
     at = "" if ended.step is None else f" at step {ended.step:,}"
     how = clause(ended.message)
     return f"The training raised{at}: {how}. Nothing in the log before it is a fault."
+
+
+def _where_it_raised(signals: Signals) -> tuple[str, ...]:
+    """Where to look after an exception whose step is known, as an open question."""
+    manifest = signals.run.manifest
+    ended = manifest.ended if manifest is not None else None
+    if ended is None or ended.how != "exception" or ended.step is None:
+        return ()
+    return (
+        f"What raised is in no log: look at the line that the traceback names, and at what step "
+        f"{ended.step:,} was given, its batch first.",
+    )
 
 
 def _lost_rows(signals: Signals) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.next_command import REPLAYED, next_command
+from forensics.diagnose.next_command import REPLAYED, command_for_exception, next_command
 from forensics.diagnose.rules import RULES
 from forensics.diagnose.signals import Signals
-from forensics.runlog.manifest import Manifest
+from forensics.runlog.manifest import Ended, Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 from tests.unit.diagnose.snapshot_runs import noisy, store
 from tests.unit.diagnose.step_logs import calm, run_of
@@ -130,3 +130,16 @@ def test_a_path_with_a_space_is_quoted(tmp_path: Path) -> None:
 
 def test_the_rules_named_here_exist() -> None:
     assert {rule.id for rule in RULES} >= REPLAYED
+
+
+def test_a_run_that_raised_is_bisected_where_it_can_be_made_again(tmp_path: Path) -> None:
+    ended = Ended(how="exception", step=60, message="IndexError: Target 5 is out of bounds.")
+    made = run(tmp_path, manifest=Manifest(recipe=RECIPE, ended=ended))
+    assert command_for_exception(made) == f"forensics bisect {tmp_path}"
+    saved = run(tmp_path, manifest=Manifest(ended=ended), checkpoints=(checkpoint(tmp_path, 20),))
+    assert command_for_exception(saved) == f"forensics bisect --ckpt-dir {tmp_path}/checkpoints"
+    shown = run(tmp_path, manifest=Manifest(ended=ended), steps=list(range(0, 60, 3)))
+    assert command_for_exception(shown) == f"forensics params {tmp_path} --step 60"
+    assert command_for_exception(run(tmp_path, manifest=Manifest(ended=ended))) == ""
+    whole = Manifest(recipe=RECIPE, ended=Ended(how="finished"))
+    assert command_for_exception(run(tmp_path, manifest=whole)) == ""

@@ -85,6 +85,7 @@ def test_a_run_that_raised_is_not_called_healthy() -> None:
     verdict = weigh(Signals(run), (), ())
     assert verdict.status is Status.UNDECIDED
     assert "raised at step 1,000: RuntimeError: out of luck" in verdict.summary
+    assert "what step 1,000 was given, its batch first" in verdict.undecided[0]
 
 
 def test_what_a_run_raised_ends_in_one_full_stop() -> None:
