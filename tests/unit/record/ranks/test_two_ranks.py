@@ -14,8 +14,10 @@ from torch import nn
 from forensics.diagnose.bisection_result import BisectionResult
 from forensics.diagnose.finding import Finding, Severity
 from forensics.replay.bisect import bisect_run
+from forensics.replay.session import open_session
 from forensics.runlog.run import Run, load_run
 from forensics.runlog.steps import StepTable
+from forensics.runlog.steps_csv import read_steps
 from tests.unit.record.ranks import ranks_recipe
 from tests.unit.record.ranks.two_ranks import BAD, data, model
 
@@ -171,18 +173,12 @@ def test_all_ranks_skip_where_the_loss_of_one_is_bad(runs: Path) -> None:
 
 def test_a_resume_on_all_ranks_is_the_run_bit_for_bit(runs: Path) -> None:
     """Dropout draws from each rank's own generator, which rank 0's checkpoint holds."""
-    before = StepTableOf(runs / "recorded" / "before.csv")
+    before = read_steps(runs / "recorded" / "before.csv")
     after = load_run(runs / "recorded" / "whole")
     assert after.manifest is not None
     assert [part.start_step for part in after.manifest.segments] == [0, 10]
     for name in ("loss", "grad_l2_pre_clip"):
         assert np.array_equal(before[name], after.steps[name], equal_nan=True)
-
-
-def StepTableOf(path: Path) -> StepTable:  # noqa: N802 - reads as a type at its only call
-    from forensics.runlog.steps_csv import read_steps
-
-    return read_steps(path)
 
 
 def test_one_process_finds_rank_sample_and_operator(bisected: BisectionResult) -> None:
@@ -197,12 +193,8 @@ def test_one_process_finds_rank_sample_and_operator(bisected: BisectionResult) -
 
 
 @pytest.mark.parametrize("from_checkpoint", [True, False])
-def test_one_process_replays_the_ranks_bit_for_bit(
-    runs: Path, tmp_path: Path, from_checkpoint: bool
-) -> None:
+def test_one_process_replays_the_ranks_bit_for_bit(runs: Path, from_checkpoint: bool) -> None:
     """Losses of both ranks, dropout, BatchNorm and the reduction, up to the end of the run."""
-    from forensics.replay.session import open_session
-
     run = load_run(runs / "recorded" / "whole")
     with open_session(run, recipe=RECIPE, say=lambda _: None) as session:
         first = session.go_to(10) if from_checkpoint else 0
@@ -217,8 +209,6 @@ def test_one_process_replays_the_ranks_bit_for_bit(
 
 
 def test_fp16_under_a_loss_scale_is_replayed_bit_for_bit(runs: Path) -> None:
-    from forensics.replay.session import open_session
-
     run = load_run(runs / "recorded" / "fp16")
     with open_session(run, recipe=RECIPE, say=lambda _: None) as session:
         session.start()
