@@ -123,7 +123,9 @@ def _tell_passed(passed: Sequence[str], *, verbose: bool) -> None:
 
 
 def _gone(place: str) -> InputError:
-    return InputError("no such file or directory", where=place)
+    from forensics.runlog.meant import no_such
+
+    return no_such(Path(place))
 
 
 def _engine(name: str, scheduler: str | None) -> Engine:

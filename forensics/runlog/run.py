@@ -119,7 +119,9 @@ def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Ru
     try:
         source.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError("no such file or directory", where=source) from None
+        from forensics.runlog.meant import no_such
+
+        raise no_such(source) from None
     except (OSError, ValueError) as error:  # a name too long, a loop of links, no permission
         raise InputError(getattr(error, "strerror", None) or str(error), where=source) from error
     if source.is_dir():
@@ -159,7 +161,10 @@ def _load_logs_in(directory: Path, reading: Reading) -> Run:
 
     chosen = logs_in(directory, reading)
     if not chosen.files:
-        raise InputError("holds no run", where=directory, hint=_hint(directory))
+        from forensics.runlog.meant import in_directory
+
+        hint = in_directory(directory, _is_run, _is_state)
+        raise InputError("holds no run", where=directory, hint=hint)
     steps = read_chosen(directory, chosen, reading)
     return Run(path=directory, steps=steps, superseded=steps.earlier)
 
@@ -173,7 +178,9 @@ def _refuse_no_files(sources: Sequence[Path]) -> None:
             hint = "--join takes the log files themselves, oldest first"
             raise InputError("is a directory", where=source, hint=hint)
         if not piped and not source.exists():
-            raise InputError("no such file or directory", where=source)
+            from forensics.runlog.meant import no_such
+
+            raise no_such(source)
         real = "-" if piped else os.path.realpath(source)
         if real in seen:
             raise UsageError("is named twice", where=source)
@@ -237,24 +244,6 @@ def _is_state(path: Path) -> bool:
     except OSError:
         return False
     return start.startswith((b"PK\x03\x04", b"\x80")) or start[8:9] == b"{"
-
-
-def _hint(directory: Path) -> str:
-    """What the user may have meant."""
-    try:
-        entries = sorted(directory.iterdir())
-    except OSError as error:
-        return f"the directory cannot be listed ({error.strerror})"
-    runs = [entry.name for entry in entries if entry.is_dir() and _is_run(entry)]
-    logs = [entry.name for entry in entries if entry.suffix == ".csv" and entry.is_file()]
-    states = [entry for entry in entries if entry.is_file() and _is_state(entry)]
-    if runs:
-        return f"name one of the runs in it: {', '.join(runs[:3])}{' …' * (len(runs) > 3)}"
-    if logs:
-        return f"name the log itself: {', '.join(logs[:3])}{' …' * (len(logs) > 3)}"
-    if states:
-        return f"it holds saved states: `forensics inspect {shlex.quote(str(directory))}`"
-    return "a run directory has steps.csv and run.json"
 
 
 # -- the parts: one that is broken becomes a repair, and the others are read -----------------
