@@ -256,7 +256,7 @@ def _cause(view: _View) -> str:
             f"The loss left all bounds {times(view.wild)}: a learning rate that is too high is the "
             f"first suspect{constant}, and a sample that comes round the second."
         )
-    if (grown := grows_all_along(view.signals)) is not None:
+    if (grown := view.signals.derived(grows_all_along)) is not None:
         return (
             f"The gradient norm grows all along, from {number(grown[0])} to {number(grown[1])}, "
             f"which no batch does: gradients that add up because zero_grad() is missing, or a "
@@ -294,7 +294,7 @@ def _remedy(view: _View) -> str:
             f"Start again with a learning rate several times lower, and clip the gradient norm. If "
             f"single steps still jump, inspect their batches, as that of step {at}."
         )
-    if grows_all_along(view.signals) is not None:
+    if view.signals.derived(grows_all_along) is not None:
         return (
             "Check that zero_grad() is called once before each step's first backward; if it is, "
             "start again with a lower learning rate."
