@@ -13,7 +13,14 @@ import click
 
 from forensics.cli.streams import write_stdout
 from forensics.errors import OutputError
-from forensics.render.output import FORMATS, REPORT_FORMATS, Look, look_of, write_file
+from forensics.render.output import (
+    FORMATS,
+    REPORT_FORMATS,
+    Look,
+    choose_format,
+    look_of,
+    write_file,
+)
 from forensics.runlog.manifest import MANIFEST_NAME
 from forensics.runlog.run import STEP_LOGS
 
@@ -31,12 +38,21 @@ def report_output_options(command: F) -> F:
 
 
 def _options(command: F, formats: Sequence[str], endings: str) -> F:
+    def known(context: click.Context, _: click.Parameter, out: Path | None) -> Path | None:
+        """Refuse an ending that says no format now, not after minutes of work."""
+        choose_format(context.params.get("form"), out, formats)
+        return out
+
     add_out = click.option(
-        "--out", type=click.Path(path_type=Path), help="Write here; whole or not at all."
+        "--out",
+        type=click.Path(path_type=Path),
+        callback=known,
+        help="Write here; whole or not at all.",
     )
     add_format = click.option(
         "--format",
         "form",
+        is_eager=True,  # known before --out is looked at
         type=click.Choice(formats),
         help=f"Default: what --out ends in ({endings}), else text.",
     )

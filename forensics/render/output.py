@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from forensics.diagnose.finding import Diagnosis
-from forensics.errors import OutputError
+from forensics.errors import OutputError, UsageError
 from forensics.frozen import dataclass
 
 FORMATS = ("text", "json", "markdown")
@@ -25,6 +25,8 @@ _BY_SUFFIX = {
     ".html": "html",
     ".htm": "html",
 }
+_TEXTS = ("", ".txt", ".text", ".log", ".out")
+_PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _SIGNS = "×→·…≥≤"
 
 
@@ -68,11 +70,34 @@ def _prints_signs(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def choose_format(wanted: str | None, out: Path | None, formats: Sequence[str] = FORMATS) -> str:
-    """The format asked for, else the one of ``formats`` the file's name ends in, else text."""
-    if wanted:
-        return wanted
-    named = _BY_SUFFIX.get(out.suffix.lower(), "text") if out else "text"
-    return named if named in formats else "text"
+    """The format asked for, else the one of ``formats`` the file's name ends in, else text.
+
+    Raises:
+        UsageError: the file's ending is none of theirs, nor one of a text's.
+    """
+    if wanted or out is None:
+        return wanted or "text"
+    ending = out.suffix.lower()
+    if ending in _TEXTS or ending[1:].isdigit():  # runs-0.5 has no ending
+        return "text"
+    named = _BY_SUFFIX.get(ending)
+    if named is None or named not in formats:
+        raise UsageError(_no_format(ending, formats), where=out, hint=_endings(ending, formats))
+    return named
+
+
+def _no_format(ending: str, formats: Sequence[str]) -> str:
+    if ending in _PICTURES:
+        return "a picture is none of its formats"
+    return "only a report is a page" if ending in _BY_SUFFIX else "no format has this ending"
+
+
+def _endings(ending: str, formats: Sequence[str]) -> str:
+    """What the name may end in, and who makes pictures."""
+    first = {form: suffix for suffix, form in reversed(_BY_SUFFIX.items())}
+    known = [suffix for form, suffix in reversed(first.items()) if form in formats]
+    draws = "`forensics plot RUN --out FILE` draws; " if ending in _PICTURES else ""
+    return f"{draws}end it in .txt, {', '.join(known)}, or choose with --format"
 
 
 def render(

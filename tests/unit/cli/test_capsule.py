@@ -67,7 +67,10 @@ def test_wrong_use_is_one_line_and_exit_2(
         ([str(tmp_path / "nothing")], "no such directory"),
         ([str(tmp_path)], "capsule.json: is missing"),
         ([str(capsule), "--recipe", "nope"], "no recipe is called 'nope'"),
-        ([str(capsule), "--out", str(capsule / "state.pt")], "is what is to be read"),
+        (
+            [str(capsule), "--format", "text", "--out", str(capsule / "state.pt")],
+            "is what is to be read",
+        ),
         ([], "PATH"),
     ):
         assert main(["capsule", "run", *arguments]) == 2

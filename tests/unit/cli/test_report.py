@@ -232,8 +232,9 @@ def test_the_log_that_is_read_is_never_written_over(
     Path("run/steps.csv").write_bytes(before)
     Path("link.csv").symlink_to(sick)
     for path, out in ((sick, sick), (sick, "link.csv"), ("run", "run/steps.csv")):
-        assert main(["report", path, "--out", out]) == 2
+        assert main(["report", path, "--out", out, "--format", "text"]) == 2
         assert "is what is to be read" in capsys.readouterr().err
+        assert main(["report", path, "--out", out]) == 2  # a .csv is no ending of a report
     assert Path(sick).read_bytes() == Path("run/steps.csv").read_bytes() == before
     assert main(["report", "run", "--out", "run/report.txt"]) == 0
 
@@ -249,3 +250,19 @@ def test_a_closed_standard_output_is_no_bug(sick: str) -> None:
     command = f"exec '{sys.executable}' -m forensics report {sick} >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("verb", ["report {0}", "compare {0} {0}", "params {0}"])
+def test_an_unknown_ending_is_refused_before_anything_is_read(
+    verb: str, well: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*verb.format(well).split(), "--out", "x.pdf"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("forensics: x.pdf: a picture is none of its formats; `forensics plot")
+    assert not Path("x.pdf").exists()
+
+
+@pytest.mark.parametrize("options", [["--format", "json"], ["--format", "text"]])
+def test_a_format_that_is_chosen_allows_any_ending(options: list[str], well: str) -> None:
+    assert main(["report", "--out", "x.pdf", *options, well]) == 0
+    assert Path("x.pdf").read_text(encoding="utf-8").startswith("{") is ("json" in options)

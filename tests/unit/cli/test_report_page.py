@@ -50,10 +50,11 @@ def test_what_cannot_be_read_is_told_in_the_page_as_well(
     assert "gone.csv" in capsys.readouterr().err
 
 
-def test_other_verbs_have_no_page(log: str) -> None:
+def test_other_verbs_have_no_page(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", log, log, "--format", "html"]) == 2
-    assert main(["compare", log, log, "--out", "same.html"]) == 0
-    assert not Path("same.html").read_text(encoding="utf-8").startswith("<")
+    assert main(["compare", log, log, "--out", "same.html"]) == 2
+    assert "same.html: only a report is a page" in capsys.readouterr().err
+    assert not Path("same.html").exists()
 
 
 @pytest.mark.parametrize(("form", "loaded"), [("text", False), ("html", True)])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from forensics.errors import OutputError
+from forensics.errors import OutputError, UsageError
 from forensics.render import output
 from forensics.render.output import (
     REPORT_FORMATS,
@@ -74,13 +75,31 @@ def test_the_look_follows_the_stream_and_the_environment(
         (None, "a.txt", "text"),
         ("text", "a.json", "text"),
         ("json", None, "json"),
-        (None, "a.html", "text"),  # no other document has a page
+        (None, "lr-0.001", "text"),
+        (None, "a.log", "text"),
+        ("text", "a.dat", "text"),
     ],
 )
 def test_the_format_is_the_one_asked_for_else_the_files(
     wanted: str | None, out: str | None, form: str
 ) -> None:
     assert choose_format(wanted, Path(out) if out else None) == form
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "a.pdf",
+            "a picture is none of its formats; `forensics plot RUN --out FILE` draws; end it",
+        ),
+        ("a.html", "only a report is a page; end it in .txt, .json, .md, or choose"),
+        ("a.jsn", "no format has this ending; end it in .txt, .json, .md"),
+    ],
+)
+def test_an_ending_that_says_no_format_is_refused(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"{name}: {said}")):
+        choose_format(None, Path(name))
 
 
 @pytest.mark.parametrize("name", ["a.html", "a.HTM"])
