@@ -22,7 +22,7 @@ def with_interval(table: StepTable, facts: LogFacts) -> StepTable:
     if "covered_steps" in table or facts.interval == 1 or len(table) == 0:
         return table
     training = training_rows(table)
-    step: IntArray = table.step[training]
+    step: IntArray = table.step if training.all() else table.step[training]  # which copies it
     usual = facts.interval or usual_distance(step)
     if usual <= 1:
         return table
