@@ -28,6 +28,8 @@ STUCK = 1.0
 """Share of the level from which a rise that fell from a peak and then stands is for good."""
 _SETTLED = 8
 """Blocks after such a peak that tell whether the loss stands or is still on its way down."""
+_LEADS_BACK = 0.15
+"""Share of the way back that a loss may fall in half the time since its peak and yet stand."""
 _POINTS = 200
 
 
@@ -81,7 +83,7 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
     low = level + 0.6 * (float(after[top]) - level)
     rise = end - level
     back = top < len(after) - LATEST and float(path.medians[-1]) < low
-    stuck = back and _stands(after[top + 1 :], level + STUCK * size, path.noise)
+    stuck = back and _stands(after[top + 1 :], level, STUCK * size, path.noise)
     return Rise(
         first=_onset(signals, path, level, end),
         level=level,
@@ -95,12 +97,16 @@ def find_rise(signals: Signals, sigmas: float, share: float) -> Rise | None:
     )
 
 
-def _stands(blocks: FloatArray, least: float, noise: float) -> bool:
-    """Is the later half of the blocks after a peak above a level, and not falling any further?"""
+def _stands(blocks: FloatArray, level: float, least: float, noise: float) -> bool:
+    """Is the later half of the blocks after a peak far above a level, and not falling any further?
+
+    A fall within the noise is none, unless it would lead back: then more has to be seen first.
+    """
     late = blocks[len(blocks) // 2 :]
-    if len(blocks) < _SETTLED or float(late.min()) <= least:
+    if len(blocks) < _SETTLED or float(late.min()) - level <= least:
         return False
-    return theil_sen(late) * len(late) > -3 * noise
+    slack = min(3 * noise, _LEADS_BACK * (median(late) - level))
+    return theil_sen(late) * len(late) > -slack
 
 
 def _went_back(after: FloatArray, level: float, rise: float) -> bool:

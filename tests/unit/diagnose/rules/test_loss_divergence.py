@@ -187,3 +187,13 @@ def test_silent_where_the_loss_comes_back_or_nearly(end: float) -> None:
 def test_silent_while_the_loss_is_still_on_its_way_down() -> None:
     after = 0.3 + 6 * np.exp(-np.arange(250) / 150)
     assert serious(found(loss_divergence, _thrown_out(after))) == []
+
+
+@pytest.mark.parametrize("rows", [200, 260, 320, 400])
+def test_silent_on_a_slow_recovery_under_noise_however_short_the_log(rows: int) -> None:
+    since = np.arange(rows - 150)
+    for seed in range(10):
+        noise = np.random.default_rng(seed).normal(0, 0.15, rows)
+        before = 1.3 * np.exp(-np.arange(150) / 30) + 0.4
+        loss = np.concatenate([before, 0.4 + 6 / (1 + since / 10)]) + noise
+        assert serious(found(loss_divergence, {"step": np.arange(rows), "loss": loss})) == []
