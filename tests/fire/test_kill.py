@@ -54,6 +54,8 @@ def rows(run: Path) -> Rows:
     """Whole rows by step, but for the clock."""
     with (run / "steps.csv").open(newline="") as file:
         lines = [line for line in file if line.endswith("\n")]
+    if not lines:
+        return {}
     header, *table = csv.reader(lines)
     clock = header.index("time_s")
     return {int(row[0]): row[:clock] + row[clock + 1 :] for row in table}
