@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Severity
+from forensics.diagnose.rules.loop_order import _FAULTS
+from forensics.record import loop_notes
 from forensics.record.recorder import Recorder
 from forensics.runlog.manifest import read_manifest
 from forensics.runlog.run import load_run
@@ -139,6 +142,14 @@ class TestGan:
                     assert recorder.gradients() == pytest.approx(expected.item(), rel=1e-5)
                     optimizer.step()
                 recorder.end_step(1.0)
+
+
+def test_every_kind_that_is_counted_is_told_and_documented():
+    told = {*_FAULTS, "reapplied"}
+    assert set(loop_notes.KINDS) == told
+    page = (Path(__file__).parents[3] / "docs" / "run-format.md").read_text(encoding="utf-8")
+    for kind, meaning in loop_notes.KINDS.items():
+        assert f"| `{kind}` | " in page, meaning
 
 
 def test_notes_are_on_disk_while_the_run_goes_on(tmp_path):
