@@ -37,7 +37,7 @@ class Found(NamedTuple):
 def dated(
     found: Iterable[Found], first: Sequence[Found], interval: int = 0
 ) -> Iterator[Mapping[str, Any]]:
-    """The records with their steps; a record that bears one keeps it.
+    """The records with their steps, put into them; a record that bears one keeps it.
 
     Args:
         found: all records, in the order they were printed.
@@ -49,17 +49,20 @@ def dated(
     usual = interval or _usual([f.done for f in trained if f.done is not None])
     last: int | None = None
     for one in found:
-        if "step" in one.record:
-            yield one.record
-        elif one.done is not None and "loss" in one.record:
+        done, _, record = one
+        if "step" in record:
+            yield record
+        elif done is not None and "loss" in record:
             last = _step(one, every, last)
             if last is None:
-                last = _snapped(one.done, usual)
-            yield {**one.record, "step": last}
-        elif one.done is not None:
+                last = _snapped(done, usual)
+            record["step"] = last
+            yield record
+        elif done is not None:
             # An evaluation comes after the record of its step, and its bar may be behind, too.
-            behind = last is not None and one.done < last <= one.done + max(every, _SNAP)
-            yield {**one.record, "step": last if behind else one.done}
+            behind = last is not None and done < last <= done + max(every, _SNAP)
+            record["step"] = last if behind else done
+            yield record
 
 
 def _interval(trained: Sequence[Found], said: int) -> int:
@@ -97,13 +100,14 @@ def _fitting(trained: Sequence[Found], every: int) -> int:
 
 def _step(one: Found, every: int, last: int | None) -> int | None:
     """The first multiple between the bars that is not dated yet; None where there is none."""
-    if every <= 0 or one.done is None:
+    done, after, _ = one
+    if every <= 0 or done is None:
         return None
-    least = one.done
+    least = done
     if last is not None and 0 <= last - least < max(every, _SNAP + 1):
         least = last + 1
     step = least + -least % every
-    furthest = one.done + _SNAP if one.after is None else max(one.after, one.done)
+    furthest = done + _SNAP if after is None else max(after, done)
     return step if step <= furthest else None
 
 

@@ -148,7 +148,12 @@ class _Bars:
 
 def _done(text: bytes, at: int, which: int) -> int | None:
     """Steps done by the first or last of the bars about a place; None where there is none."""
-    bars = _BAR.findall(text[max(at - 20, 0) : at + 64]) if at >= 0 else []
+    if at < 0:
+        return None
+    digits = text[max(at - 20, 0) : at].rpartition(b" ")[2]
+    if digits.isdigit():  # as nearly all are, and cheaper than the pattern
+        return int(digits)
+    bars = _BAR.findall(text[max(at - 20, 0) : at + 64])
     return count(bars[which][0]) if bars else None
 
 
