@@ -41,7 +41,7 @@ REPLAYED = frozenset(
 """Roots whose operator, parameter or sample the log does not tell, and a replay does."""
 FROM_THE_START = 1_000
 """Step up to which a training is made again from its first step: minutes for a small model."""
-_OF_THE_LOG = ("broken-log", "resume-seam", "stuck-log", "lost-rank")
+_OF_THE_LOG = ("broken-log", "resume-seam", "stuck-log", "lost-rank", "loop-order")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SPACINGS = (1, 2, 5, 10, 20, 50, 100)
 """Steps between checkpoints: at least three of them lie before the bad step."""
