@@ -151,8 +151,7 @@ def _steady_growth(steps: IntArray, norms: Floats, thresholds: Thresholds) -> fl
     half = int(np.searchsorted(at, (at[0] + at[-1]) / 2)) - ENDS // 2
     half = min(max(half, 0), len(finite) - ENDS)
     start, middle, end = (
-        median(norms[finite[first : first + ENDS]])
-        for first in (0, half, len(finite) - ENDS)
+        median(norms[finite[first : first + ENDS]]) for first in (0, half, len(finite) - ENDS)
     )
     steady = end - middle >= thresholds.steady * (middle - start)
     return end / start if steady and start > 0 else 0.0

@@ -78,7 +78,9 @@ def test_a_late_clip_and_a_bypass_are_the_root(tmp_path):
     for loop in (loops.clips_after_the_step, loops.bypasses_the_scaler):
         diagnosis = diagnose(recorded(loop, tmp_path / loop.__name__))
         assert diagnosis.findings[diagnosis.verdict.root].rule == "loop-order", loop.__name__
-        assert diagnosis.verdict.next_command == "forensics rules loop-order"  # no tensor tells more
+        assert (
+            diagnosis.verdict.next_command == "forensics rules loop-order"
+        )  # no tensor tells more
 
 
 def test_a_clip_before_unscale_is_marked_row_by_row(tmp_path):
