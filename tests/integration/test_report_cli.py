@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -126,8 +127,8 @@ def test_a_terminal_of_ascii_gets_ascii(log: Path, env: dict[str, str]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="shell pipes")
 def test_a_reader_that_leaves_early_changes_neither_code_nor_peace(log: Path) -> None:
-    report = f"{sys.executable} -m forensics report {log} --fail-on error"
-    command = f"{report} | true; echo ${{PIPESTATUS[0]}}"
+    report = [sys.executable, "-m", "forensics", "report", str(log), "--fail-on", "error"]
+    command = f"{shlex.join(report)} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=log.parent, capture_output=True, timeout=60, check=True
     )
