@@ -5,6 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
+
+# The ordinary suite draws the same examples every time, so that a commit is judged by what it
+# changed; `.ci/run --full` draws new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new", print_blob=True)
+settings.load_profile("new" if os.environ.get("FORENSICS_FULL") else "same")
 
 # Two torch threads a process on two busy cores wait for each other: 20 times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
