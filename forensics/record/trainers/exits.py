@@ -7,7 +7,6 @@ import sys
 import weakref
 
 from forensics.record.recorder import Recorder
-from forensics.runlog.manifest import Ended
 
 
 def close_at_exit(recorder: Recorder) -> None:
@@ -18,16 +17,12 @@ def close_at_exit(recorder: Recorder) -> None:
         left = held()
         if left is not None:
             error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-            left.close(how_it_ended(error, left.next_step))  # does nothing where it is closed
+            close_after(left, error)  # does nothing where it is closed
 
     atexit.register(close)
     weakref.finalize(recorder, atexit.unregister, close)
 
 
-def how_it_ended(error: BaseException | None, step: int) -> Ended | None:
-    """What to write of a training that this error ended; None where there was none."""
-    if error is None:
-        return None
-    if isinstance(error, KeyboardInterrupt):
-        return Ended("interrupted", step)
-    return Ended("exception", step, f"{type(error).__name__}: {error}")
+def close_after(recorder: Recorder, error: BaseException | None) -> None:
+    """Close it as its ``with`` block would: finished, or ended by this error."""
+    recorder.__exit__(None if error is None else type(error), error, None)

@@ -21,7 +21,7 @@ from torch import Tensor
 from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
 from forensics.record.recorder import Recorder
-from forensics.record.trainers.exits import close_at_exit, how_it_ended
+from forensics.record.trainers.exits import close_after, close_at_exit
 from forensics.runlog.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class ForensicsCallback(Callback):
     def _close(self, trainer: Any, error: BaseException | None) -> None:
         if self.recorder is not None:
             self._note_states(trainer)
-            self.recorder.close(how_it_ended(error, self.recorder.next_step))
+            close_after(self.recorder, error)
             self.recorder = None
 
     def _loss(self) -> Tensor | float:
