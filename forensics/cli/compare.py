@@ -9,6 +9,7 @@ import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.cli.reading_options import reading_of, reading_options
+from forensics.cli.two_runs import two_runs
 from forensics.diagnose.comparison import compare as compare_runs
 from forensics.errors import ExitCode
 from forensics.render.output import choose_format
@@ -16,15 +17,7 @@ from forensics.runlog.run import load_run
 
 
 @click.command(short_help="Say whether two runs are the same, and where they part.")
-@click.argument("run_a", metavar="RUN_A", type=click.Path())
-@click.argument("run_b", metavar="RUN_B", type=click.Path())
-@click.option(
-    "--rtol",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="X",
-    help="Relative difference up to which numbers are alike. Default: 0, the same bits.",
-)
+@two_runs
 @output_options
 @reading_options
 def compare(

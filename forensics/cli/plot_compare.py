@@ -8,6 +8,7 @@ import click
 
 from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_terminal
 from forensics.cli.reading_options import reading_of, reading_options
+from forensics.cli.two_runs import two_runs
 from forensics.diagnose.chart_series import chart_series
 from forensics.diagnose.comparison import compare
 from forensics.errors import ExitCode
@@ -16,15 +17,7 @@ from forensics.runlog.run import load_run
 
 
 @click.command("plot-compare", short_help="Draw two runs over each other, and where they part.")
-@click.argument("run_a", metavar="RUN_A", type=click.Path())
-@click.argument("run_b", metavar="RUN_B", type=click.Path())
-@click.option(
-    "--rtol",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="X",
-    help="Relative difference up to which numbers are alike. Default: 0, the same bits.",
-)
+@two_runs
 @plot_options
 @reading_options
 def plot_compare(
