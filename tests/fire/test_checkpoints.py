@@ -20,10 +20,12 @@ import torch
 from forensics.cli import main
 from forensics.errors import InputError
 from forensics.record.checkpoints import load_checkpoint
+from forensics.runlog import snapshot_writer
 from forensics.runlog.manifest import read_manifest
+from forensics.runlog.params import ParamWriter
 from tests.fire.limits import limited
 from tests.fire.test_kill import Rows, rows
-from tests.fire.training import record
+from tests.fire.training import GROUP, record
 from tests.unit.replay.saved_states.test_hostile_files import rewritten
 
 STEPS = 12
@@ -41,6 +43,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(whole: Path, tmp_path: Path) -> Path:
     return shutil.copytree(whole, tmp_path / "run")
+
+
+def test_recording_in_this_process_leaves_nothing_behind_for_later_tests(whole: Path) -> None:
+    assert len(list((whole / "params").iterdir())) > 1, "its parts are small"
+    with ParamWriter(whole.parent / "params") as writer:
+        assert writer.group == snapshot_writer.GROUP != GROUP
 
 
 def truth(whole: Path) -> Rows:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -89,23 +91,31 @@ def record(out: str, told: dict[str, Any] | None = None, marks: str = "") -> int
     given = {**OPTIONS, **(told or {})}
     config = Config.from_dict({"steps": given.pop("steps", STEPS)}, base=CONFIG, where="test")
     torch.set_num_threads(1)
-    for writer in (ParamWriter, ActivationWriter):
-        writer.__init__.__defaults__ = (GROUP,)
     mark = _marking(marks)
     try:
-        record_run(
-            UnderFire(config),
-            config,
-            RecordOptions(Path(out), **given),
-            on_step=lambda done, steps: mark(f"step {done - 1}"),
-            say=lambda line: print(line, flush=True),
-        )
+        with _small_parts():
+            record_run(
+                UnderFire(config),
+                config,
+                RecordOptions(Path(out), **given),
+                on_step=lambda done, steps: mark(f"step {done - 1}"),
+                say=lambda line: print(line, flush=True),
+            )
     except ForensicsError as error:
         print(error.line(), file=sys.stderr)
         return int(error.exit_code)
     finally:
         mark("over")
     return 0
+
+
+@contextlib.contextmanager
+def _small_parts() -> Iterator[None]:
+    """Snapshot parts of GROUP; a test that records in its own process is left as it was."""
+    with contextlib.ExitStack() as stack:
+        for writer in (ParamWriter, ActivationWriter):
+            stack.enter_context(mock.patch.object(writer.__init__, "__defaults__", (GROUP,)))
+        yield
 
 
 def _marking(marks: str) -> Callable[[str], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,7 +44,8 @@ def test_a_training_that_goes_wrong_is_stopped(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=SOON)
     assert process.returncode == 1, err
     assert "nonfinite-loss" in (tmp_path / "findings.txt").read_text()
-    assert "Loss is NaN from step 60" in (tmp_path / "report.txt").read_text()
+    # One bad record or several: as many as came before the watch looked and the signal arrived.
+    assert re.search(r"Loss is NaN (at|from) step 60\b", (tmp_path / "report.txt").read_text())
     last = (tmp_path / "train.log").read_text().splitlines()[-1]
     assert int(last.split()[1]) < 2000
 
