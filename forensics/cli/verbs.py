@@ -109,6 +109,10 @@ class VerbGroup(click.Group):
         fresh = "numpy" not in sys.modules  # a process of ours, not one that calls us
         load = _imported_lean if fresh and not verb.trains else import_module
         command: Any = getattr(load(verb.module), verb.attribute)
+        if fresh and "pyarrow" in sys.modules:
+            # Its CSV reader takes SIGINT and SIGTERM for itself while it reads, and loses one that
+            # comes as it ends: a watch would outlive its job.
+            sys.modules["pyarrow"].enable_signal_handlers(False)
         assert isinstance(command, click.Command)
         return command
 
