@@ -97,15 +97,13 @@ def _excerpt(signals: Signals, name: str, finding: Finding) -> Excerpt | None:
     before = max(NEIGHBOURS, (end - begin) // 3)
     first, stop = max(begin - before, 0), min(end + max(NEIGHBOURS, before // 2), len(step))
     picked: slice | IntArray = slice(first, stop) if rows is None else rows[first:stop]
-    values = signals.column(name)[picked]
-    bad = present[picked] & ~np.isfinite(values)
-    if name == "grad_l2_pre_clip" and bad.any():
-        # A scaler that overflows now and then is at work, not ill.
-        bad &= ~signals.scaling.routine[picked]
-    if not (np.isfinite(values) | bad).any():
-        return None
+    values, there = signals.column(name)[picked], present[picked]
+    # A scaler that overflows now and then is at work, not ill.
+    routine = signals.scaling.routine[picked] if name == "grad_l2_pre_clip" else None
     edges = np.linspace(0, stop - first, min(stop - first, PLACES) + 1).astype(np.int64)
-    low, high = _extremes(values, edges)
+    low, high, bad = _places(values, there, routine, edges)
+    if not (np.isfinite(low) | bad).any():
+        return None
     facts = signals.table.facts
     return Excerpt(
         column=name,
@@ -114,23 +112,37 @@ def _excerpt(signals: Signals, name: str, finding: Finding) -> Excerpt | None:
         last_step=int(step[stop - 1]),
         low=low,
         high=high,
-        bad=np.logical_or.reduceat(bad, edges[:-1]),
+        bad=bad,
         begin=int(np.searchsorted(edges, begin - first, side="right")) - 1,
         end=int(np.searchsorted(edges, end - first, side="left")),
         axis=_axis(name, low, high),
     )
 
 
-def _extremes(values: FloatArray, edges: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Lowest and highest finite value of each place; NaN where it has none."""
+def _places(
+    values: FloatArray, present: BoolArray, routine: BoolArray | None, edges: IntArray
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Lowest and highest finite value of each place, NaN where it has none, and is one bad there?
+
+    Args:
+        values: shape (rows,).
+        present: where a value was written; one that was not is not bad.
+        routine: where a non-finite value is nothing bad; None for nowhere.
+        edges: shape (places + 1,), where each place begins and the last one ends.
+    """
     low, high = np.full((2, len(edges) - 1), np.nan)
+    bad = np.zeros(len(edges) - 1, dtype=bool)
     # A place at a time: of ten million rows a copy would cost more than all the rules.
     for place, (first, stop) in enumerate(pairwise(edges.tolist())):
-        here = values[first:stop]
-        here = here[np.isfinite(here)]
+        here, at = values[first:stop], slice(first, stop)
+        finite = np.isfinite(here)
+        if not finite.all():
+            odd = present[at] & ~finite
+            bad[place] = (odd if routine is None else odd & ~routine[at]).any()
+            here = here[finite]
         if len(here):
             low[place], high[place] = here.min(), here.max()
-    return low, high
+    return low, high, bad
 
 
 def _axis(name: str, low: FloatArray, high: FloatArray) -> Axis:
