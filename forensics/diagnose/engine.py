@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, li
     """One rule; a rule that crashes is FAILED and silences no other."""
     reason = rule.why_skipped(signals)
     if reason:
-        return RuleOutcome(rule=rule.id, outcome=Outcome.SKIPPED, reason=reason), []
+        return _outcome(rule.id, Outcome.SKIPPED, reason), []
     try:
         # NaN and Inf are our daily bread: numpy's warnings about them would be noise.
         with np.errstate(all="ignore"):
@@ -120,7 +121,13 @@ def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, li
         reason = f"{type(error).__name__}: {error}"
         return RuleOutcome(rule=rule.id, outcome=Outcome.FAILED, reason=reason), []
     outcome = Outcome.FIRED if found else Outcome.SKIPPED if reason else Outcome.CLEAR
-    return RuleOutcome(rule=rule.id, outcome=outcome, reason=reason), found
+    return _outcome(rule.id, outcome, reason), found
+
+
+@lru_cache(maxsize=512)
+def _outcome(rule: str, outcome: Outcome, reason: str) -> RuleOutcome:
+    """An outcome; most of them are the same for most of the runs of a scan."""
+    return RuleOutcome(rule=rule, outcome=outcome, reason=reason)
 
 
 def _choose(

@@ -37,7 +37,7 @@ def missing(signals: Signals, needs: Iterable[str], parts: Iterable[str]) -> str
     lacking += [
         " or ".join(dict.fromkeys(_name(signals, name) for name in part.split("|")))
         for part in parts
-        if not any(_available(signals, name) for name in part.split("|"))
+        if not any(map(signals.offers, part.split("|")))
     ]
     return ", ".join(dict.fromkeys(lacking)) if lacking else ""
 
@@ -58,10 +58,11 @@ def _words(part: str) -> str:
 def _name(signals: Signals, part: str) -> str:
     """The part in words; a statistic is named where the part is there without it."""
     whole, _, statistic = part.partition(".")
-    return _words(part if statistic and _available(signals, whole) else whole)
+    return _words(part if statistic and signals.offers(whole) else whole)
 
 
-def _available(signals: Signals, part: str) -> bool:
+def available(signals: Signals, part: str) -> bool:
+    """Is a part of the run, or a column, there? ``Signals.offers`` remembers it."""
     part, _, statistic = part.partition(".")
     run = signals.run
     if part == "params":

@@ -126,7 +126,8 @@ def _middle(values: NDArray[Any]) -> float:
     low, high = (len(values) - 1) // 2, len(values) // 2
     if low == high:
         return float(np.partition(values, low)[low])
-    return float(np.partition(values, (low, high))[low : high + 1].mean())
+    below, above = np.partition(values, (low, high))[low : high + 1].tolist()
+    return float((below + above) / 2)
 
 
 def sorted_medians(windows: NDArray[Any], counts: IntArray | int) -> FloatArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from forensics.diagnose.blocks import blocks, mask_where
 from forensics.diagnose.finding import Evidence
 from forensics.diagnose.finite import FiniteSeries
-from forensics.diagnose.parts import missing
+from forensics.diagnose.parts import available, missing
 from forensics.diagnose.scaler_reading import read_scaler
 from forensics.diagnose.scaling import Scaling
 from forensics.diagnose.series import merged, spread_out
@@ -98,6 +98,10 @@ class Signals:
     def missing(self, needs: Iterable[str], parts: Iterable[str]) -> str:
         """What a rule needs and this run lacks, for a person to read; empty when nothing."""
         return missing(self, needs, parts)
+
+    def offers(self, part: str) -> bool:
+        """Is this part of a run, or column, there? The names are those that ``Rule`` lists."""
+        return self.derived(available, part)
 
     # -- snapshots --------------------------------------------------------------------------
 

@@ -61,8 +61,9 @@ class _Kind:
 @rule(thresholds=Thresholds, needs=("scaler_scale",))
 def loss_scale_policy_broken(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield one finding an episode of moves that the policy forbids."""
-    if not signals.scaling.active:
-        return
+    scaling = signals.scaling
+    if not scaling.active or not (len(scaling.falls) or len(scaling.growths)):
+        return  # a scale that never moved keeps to any policy
     kinds = _kinds(signals, thresholds)
     rows = merged(*(kind.rows for kind in kinds))
     for episode in told_episodes(signals.step[rows], thresholds.gap):

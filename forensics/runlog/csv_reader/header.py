@@ -19,6 +19,8 @@ Naming = Callable[[Sequence[str]], Mapping[str, str]]
 MOST_COLUMNS = 4096
 SAMPLE = 200
 """Rows looked at to tell what columns hold that the schema does not know."""
+_FEW = 20
+"""Rows, spread over these, that tell whether steps are steps."""
 _LONGEST_HEADER = 1 << 20
 _DELIMITERS = (",", ";", "\t")
 _ALIASES = {
@@ -153,15 +155,17 @@ def layout_of(
 
 def settle(layout: Layout, lines: Sequence[str], log: RepairLog) -> Layout:
     """The layout once some rows have been looked at: decimal comma, numbers or text, the step."""
-    rows = [split_cells(line.removesuffix("\r"), layout.delimiter) for line in lines[:SAMPLE]]
-    rows = [row for row in rows if len(row) == len(layout.names) and tuple(row) != layout.header]
     # Most columns of a log of ours are settled by their name: looking at 200 cells of each takes as
     # long as parsing a small log.
-    columns = {
-        name: [row[i] for row in rows if not is_absent(row[i])]
+    asked = [
+        i
         for i, name in enumerate(layout.names)
         if layout.delimiter != "," or name == "step" or spec_of(name) is None
-    }
+    ]
+    some = lines[:SAMPLE] if len(asked) > 1 else lines[:: max(1, len(lines) // _FEW)]
+    rows = [split_cells(line.removesuffix("\r"), layout.delimiter) for line in some]
+    rows = [row for row in rows if len(row) == len(layout.names) and tuple(row) != layout.header]
+    columns = {layout.names[i]: [row[i] for row in rows if not is_absent(row[i])] for i in asked}
     if layout.delimiter != "," and _comma_is_decimal(columns):
         log.note("decimal-comma")
         layout = replace(layout, decimal=",")
