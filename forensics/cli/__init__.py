@@ -85,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(error.line())
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug becomes exit 70
+        if _comes_of_an_interrupt(error):
+            say("interrupted")
+            return ExitCode.INTERRUPTED
         return _internal(error)
     return int(result or ExitCode.DONE)
 
@@ -96,6 +99,22 @@ def _usage_line(error: click.ClickException) -> str:
     text = error.format_message().rstrip(".")
     verb = path.removeprefix("forensics").strip()
     return f"{f'{verb}: ' if verb else ''}{text}; `{path} --help` explains"
+
+
+def _comes_of_an_interrupt(error: BaseException) -> bool:
+    """Was Ctrl-C made into another error on its way?
+
+    Python 3.11 turns whatever leaves ``__set_name__``, while a class is made, into a RuntimeError;
+    libraries in C do the like with what leaves a callback.
+    """
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        if isinstance(link, KeyboardInterrupt):
+            return True
+        seen.add(id(link))
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return False
 
 
 def _internal(error: Exception) -> int:

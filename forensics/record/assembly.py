@@ -29,18 +29,21 @@ def assemble(
     precision: Precision,
     device: torch.device,
     say: Callable[[str], None] | None = None,
+    *,
+    watched: WatchedSettings | None = None,
 ) -> Training:
     """Seed every generator and build the training, its model on ``device``.
 
     Where the recipe has no scaler or EMA of its own, the ones that the config asks for are put
     in; the scaler is a disabled one where the precision needs none. ``say`` is told of settings
-    that were changed and that the recipe does not read.
+    that were changed and that the recipe does not read. ``watched`` is the config as it notes
+    what ``build`` reads, for a caller that asks for more than that.
 
     Raises:
         TrainingRaisedError: the recipe raised.
     """
     seed_everything(config.seed)
-    watched = WatchedSettings(config)
+    watched = watched or WatchedSettings(config)
     recipe.config = watched.config
     try:
         training = recipe.build(watched.config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, overload
 
@@ -100,9 +100,19 @@ class Recipe:
         """A fresh training; random numbers come from the global generators, already seeded."""
         raise NotImplementedError(f"recipe {self.name} has no build()")
 
-    def batch(self, step: int) -> list[Batch]:
-        """The micro-batches of one optimizer step; a pure function of step, config and rank."""
+    def batch(self, step: int) -> Any:
+        """The data of one optimizer step; a pure function of step, config and rank.
+
+        A list holds micro-batches; anything else is a lone batch.
+        """
         raise NotImplementedError(f"recipe {self.name} has no batch()")
+
+    def micro_batches(self, step: int) -> list[Batch]:
+        """What ``batch`` gives for a step, as the loop takes it: a lone batch is one of one."""
+        batches = self.batch(step)
+        if isinstance(batches, Iterator):  # written with yield
+            return list(batches)
+        return batches if isinstance(batches, list) else [batches]
 
     def select(self, batch: Batch, indices: Sequence[int]) -> Batch:
         """Some samples of one micro-batch; by default dimension 0 of every tensor."""
@@ -134,14 +144,10 @@ class FunctionRecipe(Recipe):
         self._asks_rank = {"rank", "world_size"} <= parameters_of(training.batch)
         return training
 
-    def batch(self, step: int) -> list[Batch]:
-        """The function's data; a lone batch becomes a list of one micro-batch.
-
-        Where its ``batch`` takes ``rank`` and ``world_size``, it gets them.
-        """
+    def batch(self, step: int) -> Any:
+        """The function's data; where its ``batch`` takes ``rank`` and ``world_size``, for them."""
         share = {"rank": self.rank, "world_size": self.world_size} if self._asks_rank else {}
-        batches = self._batches(step, **share)
-        return batches if isinstance(batches, list) else [batches]
+        return self._batches(step, **share)
 
 
 def parameters_of(function: Callable[..., Any]) -> frozenset[str]:

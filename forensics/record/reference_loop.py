@@ -49,6 +49,7 @@ from forensics.record.skip_rate import SkipRateAlarm, calibration_skips
 from forensics.record.threads import threads_for
 from forensics.record.train_step import AmpTrainState
 from forensics.record.training_state import gather_state, put_part, restore_state
+from forensics.record.unread_settings import WatchedSettings, clip_is_unasked
 from forensics.runlog.files import RunLock, supersede
 from forensics.runlog.manifest import Ended, Manifest
 
@@ -103,6 +104,7 @@ class _Setting:
 
     recipe: Recipe
     config: Config
+    watched: WatchedSettings
     options: RecordOptions
     say: Say
     device: torch.device
@@ -132,13 +134,17 @@ class _Recording:
     def train(self, on_step: OnStep | None) -> None:
         """Every step from the first to the last, with a checkpoint before some and at the end."""
         steps, every = self.setting.config.steps, self.setting.options.checkpoint_every
+        recipe = self.setting.recipe
         if self.first_step >= steps:
             self.setting.say(f"{self.setting.options.out}: all {steps:,} steps are done already")
         for step in range(self.first_step, steps):
             resumed_here = step == self.first_step > 0
             if every and step % every == 0 and not resumed_here:
                 self.save(step)
-            self.step(step)
+            if step == self.first_step and clip_is_unasked(type(recipe), self.setting.config):
+                self.step_and_see_the_clip(step)
+            else:
+                self.step(step)
             self.watch(step)
             if on_step is not None:
                 on_step(step + 1, steps)
@@ -149,7 +155,7 @@ class _Recording:
         """The reference step, or the recipe's own; TrainingRaisedError for what it raises."""
         try:
             recipe, device = self.setting.recipe, self.setting.device
-            micro_batches = [to_device(batch, device) for batch in recipe.batch(step)]
+            micro_batches = [to_device(batch, device) for batch in recipe.micro_batches(step)]
             self.recorder.count_tokens(sum(map(count_tokens, micro_batches)))
             if self.state is not None:
                 self.state.step_on(micro_batches)
@@ -163,6 +169,17 @@ class _Recording:
             raise
         except Exception as error:
             raise TrainingRaisedError(told(error), where=f"step {step}") from error
+
+    def step_and_see_the_clip(self, step: int) -> None:
+        """A step of the recipe's own; one that never asks for the threshold does not clip at it."""
+        recipe, watched = self.setting.recipe, self.setting.watched
+        recipe.config = watched.config
+        try:
+            self.step(step)
+        finally:
+            recipe.config = self.setting.config
+        if not watched.has_read("max_norm"):
+            self.recorder.keeper.update(max_norm=None)
 
     def watch(self, step: int) -> None:
         """Pin a checkpoint where trouble begins; speak, or stop, where too much is skipped."""
@@ -211,7 +228,8 @@ def _set_up(recipe: Recipe, config: Config, options: RecordOptions, say: Say) ->
     device = choose_device(config.device, say)
     precision = choose_precision(config.precision, device, say)
     recipe.rank, recipe.world_size = world.rank, world.size
-    training = assemble(recipe, config, precision, device, say)
+    watched = WatchedSettings(config)
+    training = assemble(recipe, config, precision, device, say, watched=watched)
     if recipe.step is None:
         precision.check(training.scaler)
     manifest = describe_recording(recipe, config, training, precision, options.recipe_file)
@@ -219,7 +237,7 @@ def _set_up(recipe: Recipe, config: Config, options: RecordOptions, say: Say) ->
     replica = replica_of(training.model, world)
     RankRng(world).seed(config.seed)
     return _Setting(
-        recipe, config, options, say, device, precision, training, manifest, world, replica
+        recipe, config, watched, options, say, device, precision, training, manifest, world, replica
     )
 
 

@@ -1,4 +1,4 @@
-"""Which settings of the optimizer and the schedule a recipe never looks at."""
+"""Which settings a recipe never looks at: of the optimizer, the schedule, and the clip."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from forensics.record.config import Config, OptimizerConfig, ScheduleConfig
+from forensics.record.recipe import Recipe
 
-_S = TypeVar("_S", OptimizerConfig, ScheduleConfig)
+_S = TypeVar("_S", OptimizerConfig, ScheduleConfig, Config)
 
 
 class WatchedSettings:
@@ -20,11 +21,16 @@ class WatchedSettings:
     def __init__(self, config: Config) -> None:
         self._plain = config
         self._read: set[str] = set()
-        self.config = replace(
+        parts = replace(
             config,
-            optimizer=self._watched(config.optimizer, "optimizer"),
-            schedule=self._watched(config.schedule, "schedule"),
+            optimizer=self._watched(config.optimizer, "optimizer."),
+            schedule=self._watched(config.schedule, "schedule."),
         )
+        self.config = self._watched(parts, "")
+
+    def has_read(self, name: str) -> bool:
+        """Has a setting been read, such as ``max_norm`` or ``optimizer.lr``?"""
+        return name in self._read
 
     def unread(self, defaults: Config) -> list[str]:
         """Settings that differ from the recipe's defaults and that nothing has read, in order."""
@@ -43,7 +49,7 @@ class WatchedSettings:
 
         def noting(instance: Any, name: str) -> Any:
             if name in names:
-                read.add(f"{prefix}.{name}")
+                read.add(f"{prefix}{name}")
             return object.__getattribute__(instance, name)
 
         def plain(instance: Any) -> tuple[Any, ...]:  # a copy, or one sent to a process
@@ -52,8 +58,16 @@ class WatchedSettings:
         # A class of its own for each instance: isinstance() holds, and a config elsewhere is free.
         watching = type(kind.__name__, (kind,), {"__getattribute__": noting, "__reduce__": plain})
         made: _S = watching(**{name: getattr(settings, name) for name in names})
-        read.difference_update(f"{prefix}.{name}" for name in names)
+        read.difference_update(f"{prefix}{name}" for name in names)
         return made
+
+
+def clip_is_unasked(kind: type[Recipe], config: Config) -> bool:
+    """Is the clip threshold that of the reference step, for a recipe with a step of its own?
+
+    Nobody has stated it then: whether it means anything shows in whether that step reads it.
+    """
+    return kind.step is not None and config.max_norm == kind.defaults.max_norm == Config().max_norm
 
 
 def complaint(recipe: str, unread: list[str]) -> str:

@@ -16,7 +16,7 @@ def batch_of(recipe: Recipe, step: int, rank: int, world_size: int) -> list[Batc
     before = recipe.rank, recipe.world_size
     recipe.rank, recipe.world_size = rank, world_size
     try:
-        return recipe.batch(step)
+        return recipe.micro_batches(step)
     finally:
         recipe.rank, recipe.world_size = before
 

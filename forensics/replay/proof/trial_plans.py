@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,11 @@ _TYPICAL_OF = 200
 to."""
 _FIRST = 5
 """Rows that stand for it where it grew from the first step on."""
+_SAME_NORM = 1e-4
+"""Relative: what the epsilon of a clip and rounding come to is less."""
+_CUSTOMARY = 1.0
+"""The most that a clip is tried at there: those rows may be huge already. The default of Hugging
+Face's Trainer, and what nanoGPT and most recipes of language models clip at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,11 +219,17 @@ def early_plans(
     begin = max(0, root_step - _TYPICAL_OF)
     rows = [session.recorded(step) for step in range(begin, first_bad_step)]
     known = [row for row in rows if row is not None]
-    if session.config.max_norm is not None or any("grad_l2_post_clip" in row for row in known):
+    if session.manifest.max_norm is not None or any(map(_was_clipped, known)):
         return  # it clips already
     measured = [row for row in known if math.isfinite(row.get("grad_l2_pre_clip", math.nan))]
     calm = [row["grad_l2_pre_clip"] for row in measured if row["step"] < root_step]
     first = [row["grad_l2_pre_clip"] for row in measured[:_FIRST]]
-    usual = statistics.median(calm) if calm else min(first, default=0.0)  # the first ones grow, too
-    limit = float(f"{usual:.2g}") or 1.0
+    usual = statistics.median(calm) if calm else min([*first, _CUSTOMARY])  # they grow already
+    limit = float(f"{usual:.2g}") or _CUSTOMARY
     yield Plan(change=f"{CLIP} {limit:g}", changes=Changes(max_norm=limit), until=until)
+
+
+def _was_clipped(row: Mapping[str, Any]) -> bool:
+    """Did a clip change the norm? A loop may measure it, and not clip."""
+    post = row.get("grad_l2_post_clip", math.nan)
+    return post < (1 - _SAME_NORM) * row.get("grad_l2_pre_clip", math.nan)

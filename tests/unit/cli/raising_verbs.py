@@ -9,6 +9,13 @@ import click
 from forensics.errors import ExitCode, InputError, RecordingStoppedError, TrainingRaisedError
 
 
+class _Interrupted:
+    """Ctrl-C that comes while a class is made."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        raise KeyboardInterrupt
+
+
 @click.command()
 @click.argument("way")
 @click.option("--count", type=int, default=0)
@@ -24,6 +31,8 @@ def end(way: str, count: int) -> ExitCode | None:
         "click": click.ClickException("no good"),
         "pipe": BrokenPipeError(),
     }
+    if way == "ctrl-c-in-a-class":
+        type("Made", (), {"field": _Interrupted()})
     if way in ways:
         raise ways[way]
     if way == "signs":

@@ -31,6 +31,7 @@ def _end_verb(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("alarm", 3, "forensics: too many skips\n"),
         ("training", 4, "forensics: ValueError: no\n"),
         ("ctrl-c", 130, "forensics: interrupted\n"),
+        ("ctrl-c-in-a-class", 130, "forensics: interrupted\n"),
         ("abort", 130, "forensics: interrupted\n"),
     ],
 )

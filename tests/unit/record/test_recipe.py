@@ -83,7 +83,7 @@ def test_a_function_is_a_recipe():
     instance = f()
     assert instance.config is defaults
     assert instance.build(instance.config) is made
-    (only,) = instance.batch(4)
+    (only,) = instance.micro_batches(4)
     assert only.tolist() == [[4.0, 4.0]] * 3
 
 
@@ -92,7 +92,23 @@ def test_a_list_is_micro_batches_and_anything_else_is_one():
         made = training(batch=lambda step, given=given: given)
         instance = recipe("f")(lambda config, made=made: made)()
         instance.build(instance.config)
-        assert instance.batch(0) == expected
+        assert instance.micro_batches(0) == expected
+
+        @recipe("c")
+        class Mine(Recipe):
+            def batch(self, step, given=given):
+                return given
+
+        assert Mine().micro_batches(0) == expected
+
+
+def test_micro_batches_may_be_yielded():
+    @recipe("c")
+    class Mine(Recipe):
+        def batch(self, step):
+            yield from ((step, 1), (step, 2))
+
+    assert Mine().micro_batches(7) == [(7, 1), (7, 2)]
 
 
 @pytest.mark.parametrize("returned", [None, "training"])

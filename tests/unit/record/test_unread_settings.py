@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +14,12 @@ from torch import nn
 from forensics.record.assembly import assemble
 from forensics.record.config import Config, OptimizerConfig, ScheduleConfig
 from forensics.record.optimizers import build_optimizer
+from forensics.record.options import RecordOptions
 from forensics.record.precision import choose_precision
 from forensics.record.recipe import Recipe, Training
+from forensics.record.reference_loop import record_run
 from forensics.record.unread_settings import WatchedSettings, complaint
+from forensics.runlog.run import load_run
 
 CPU = torch.device("cpu")
 
@@ -73,3 +77,66 @@ def test_a_copy_of_a_watched_config_is_a_plain_one(copied) -> None:  # type: ign
 
 def test_the_complaint_names_the_recipe() -> None:
     assert complaint("x", ["optimizer.lr"]).startswith("recipe x does not read optimizer.lr")
+
+
+class Unclipped(Recipe):
+    """A loop of its own as a GAN's is: nothing in it clips, nor asks for a threshold."""
+
+    name = "unclipped"
+    defaults = Config(steps=2, device="cpu")
+
+    def build(self, config: Config) -> Training:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        return Training(model, optimizer, lambda m, b: 100 * m(b).mean())
+
+    def batch(self, step: int) -> torch.Tensor:
+        return torch.ones(4, 2)
+
+    def threshold(self) -> None:
+        """What a loop that clips would ask for."""
+
+    def step(self, training, micro_batches, recorder):  # type: ignore[no-untyped-def, override]
+        training.optimizers[0].zero_grad()
+        loss = training.loss(training.model, micro_batches[0])
+        loss.backward()
+        recorder.gradients(loss)
+        self.threshold()
+        training.optimizers[0].step()
+        return loss
+
+
+class Asking(Unclipped):
+    """Reads its threshold: whether it then clips is for a report to judge."""
+
+    def threshold(self) -> float | None:  # type: ignore[override]
+        return self.config.max_norm
+
+
+class AskingEarly(Unclipped):
+    """Takes it along when it builds."""
+
+    def build(self, config: Config) -> Training:
+        self.limit = config.max_norm
+        return super().build(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked", "recorded"),
+    [
+        (Unclipped, 1.0, None),  # the threshold is the reference step's, and nobody's here
+        (Unclipped, 2.0, 2.0),  # stated, so it counts
+        (Asking, 1.0, 1.0),
+        (AskingEarly, 1.0, 1.0),
+    ],
+)
+def test_a_loop_that_never_asks_for_the_threshold_is_not_recorded_with_one(
+    kind: type[Recipe], asked: float, recorded: float | None, tmp_path: Path
+) -> None:
+    recipe, config = kind(), replace(kind.defaults, max_norm=asked)
+    recipe.config = config
+    record_run(recipe, config, RecordOptions(out=tmp_path / "run"), say=lambda _: None)
+    manifest = load_run(tmp_path / "run").manifest
+    assert manifest is not None
+    assert manifest.max_norm == recorded
+    assert recipe.config is config

@@ -177,6 +177,14 @@ def test_a_clip_is_set_to_the_norms_of_the_calm_before(tmp_path: Path) -> None:
     assert min(norms) <= limit <= max(norms) * 1.05
 
 
+def test_a_clip_from_a_huge_first_norm_on_is_the_customary_one(tmp_path: Path) -> None:
+    """Step 0 alone comes before the bad one, and its norm is the fault already."""
+    with before_step(tmp_path, "learned-scale-blowup", 2, steps=4) as (session, _):
+        session.run.steps["grad_l2_pre_clip"][:] = 35_311.0
+        changes = [trial.change for trial in what_if_from(session, 0, 1, further_steps=1)]
+    assert changes[-1] == "clip at 1"
+
+
 def test_an_exception_is_no_matter_of_precision(tmp_path: Path) -> None:
     with before_step(tmp_path, "batch-norm-of-one", 5, steps=8) as (session, before):
         changes = [trial.change for trial in what_if(session, before, further_steps=1)]
