@@ -49,10 +49,7 @@ class RankShares:
         """The micro-batches of a step, those of rank 0 first."""
         if self.size == 1:
             return recipe.micro_batches(step)
-        if self.crew is not None:
-            shares = self.crew.batches(recipe, step)
-        else:
-            shares = [batch_of(recipe, step, rank, self.size) for rank in range(self.size)]
+        shares = [batch_of(recipe, step, rank, self.size) for rank in range(self.size)]
         self._ranks = [rank for rank, share in enumerate(shares) for _ in share]
         self.samples = tuple(sum(map(batch_size, share)) for share in shares)
         return [batch for share in shares for batch in share]
