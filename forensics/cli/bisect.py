@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +12,9 @@ import click
 
 from forensics.cli.bisect_progress import bisection_progress
 from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.cli.streams import say
 from forensics.diagnose.finding import Severity
-from forensics.errors import ExitCode, MissingExtraError
+from forensics.errors import ExitCode, ForensicsError, MissingExtraError
 from forensics.render.output import choose_format
 from forensics.settings import SEVERITIES
 
@@ -91,7 +94,9 @@ def bisect(
 
     RUN is a run directory. The log narrows the range, saved states are tested, the run is trained
     again up to the bad step, and that step is traced operator by operator and proven by replays.
-    Without a recipe the saved states are judged by their health alone.
+    Without a recipe the saved states are judged by their health alone. A run of N ranks is
+    replayed by one process, rank by rank, or by as many under
+    `torchrun --nproc-per-node N -m forensics bisect RUN`.
 
     \b
     Examples:
@@ -107,14 +112,56 @@ def bisect(
     path = _path(run, ckpt_dir)
     if find_spec("torch") is None:
         raise MissingExtraError("bisecting needs torch", hint="pip install torch; reports do not")
-    spare_the_input(out, (path,))
-    from forensics.diagnose.bisection_result import BisectStatus
-    from forensics.diagnose.located import finding_of
+    from forensics.record.ranks.world import launched
     from forensics.replay.bisect import bisect_run
 
-    with bisection_progress() as progress:
-        result = bisect_run(path, progress=progress, **options)
-    put(_rendered(result, choose_format(form, out), out), out)
+    with launched(_device(path, options["device"]), "bisect RUN") as world:
+        if not world.leads:
+            return _follow(path, options)
+        spare_the_input(out, (path,))
+        with bisection_progress() as progress:
+            result = bisect_run(path, progress=progress, **options)
+        put(_rendered(result, choose_format(form, out), out), out)
+    return _exit_code(result, fail_on)
+
+
+def _follow(path: str, options: dict[str, Any]) -> ExitCode:
+    """Another rank than 0: it replays its share and says nothing, unless rank 0 no longer can."""
+    from forensics.replay.bisect import bisect_run
+    from forensics.replay.ranks.exchange import RankLostError
+
+    try:
+        bisect_run(path, **options)
+    except RankLostError:
+        say("another rank of the replay has ended, so this one ends, too")
+        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except ForensicsError as error:  # rank 0's, which tells it
+        return error.exit_code
+    return ExitCode.DONE
+
+
+def _device(path: str, wanted: str | None) -> str:
+    """The kind of device that the ranks of a launcher replay on, where there is a launcher."""
+    if "WORLD_SIZE" not in os.environ:
+        return "cpu"
+    import torch
+
+    from forensics.runlog.run import load_run
+
+    if wanted is None:
+        with suppress(ForensicsError):
+            manifest = load_run(path).manifest
+            wanted = None if manifest is None else manifest.device
+    on_gpu = (wanted or "").startswith("cuda") and torch.cuda.is_available()
+    return "cuda" if on_gpu else "cpu"
+
+
+def _exit_code(result: BisectionResult, fail_on: str | None) -> ExitCode:
+    from forensics.diagnose.bisection_result import BisectStatus
+    from forensics.diagnose.located import finding_of
+
     if result.status is BisectStatus.PARTIAL:
         return ExitCode.INTERRUPTED
     finding = finding_of(result)

@@ -191,6 +191,7 @@ class _Flat:
     batch_size: int = 0
     rank: int | None = None
     bad_ranks: tuple[int, ...] = ()
+    reduction: str = ""
     reproduces: bool | None = None
     replays: int = 0
     raised: bool = False

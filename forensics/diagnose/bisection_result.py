@@ -43,6 +43,9 @@ class Persistence(StrEnum):
     UNKNOWN = "unknown"
 
 
+REAL, EMULATED = "real", "emulated"
+"""How the gradients of several ranks were reduced in a replay: by as many ranks, or by hand."""
+
 _LEFT_BEHIND = frozenset({"parameter", "optimizer state", "buffer", "state"})
 """What a link of a chain calls that outlasts its step."""
 
@@ -218,6 +221,8 @@ class BisectionResult:
         batch_size: samples in the step's batch; 0 when unknown. Of several ranks that of ``rank``.
         rank: the first rank whose own loss or gradient is bad, where several trained; else None.
         bad_ranks: all such ranks of that step, ascending.
+        reduction: how the gradients of several ranks were reduced in the replay: ``real`` (by as
+            many processes as trained) or ``emulated`` (by one process); empty for one rank.
         reproduces: does a replay from the same state go bad again; None where none was made.
         replays: how many replays of the bad step were made.
         raised: the bad step raised, which ended the run.
@@ -254,6 +259,7 @@ class BisectionResult:
     batch_size: int = 0
     rank: int | None = None
     bad_ranks: tuple[int, ...] = ()
+    reduction: str = ""
     reproduces: bool | None = None
     replays: int = 0
     raised: bool = False

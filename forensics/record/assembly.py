@@ -148,7 +148,13 @@ def shortened(text: str) -> str:
 
 
 def told(error: BaseException) -> str:
-    """An exception in one line, with the last place outside torch that it passed."""
+    """An exception in one line, with the last place outside torch that it passed.
+
+    One that another rank raised brings its own line.
+    """
+    elsewhere = getattr(error, "told_elsewhere", None)
+    if isinstance(elsewhere, str):
+        return elsewhere
     torch_home = str(Path(torch.__file__).parent)
     place, trace = "", error.__traceback__
     while trace is not None:

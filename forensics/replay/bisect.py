@@ -19,12 +19,15 @@ from forensics.diagnose.bisection_file import NAME, bisection_document, bisectio
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus
 from forensics.diagnose.next_command import recipe_option
 from forensics.errors import InputError, NotReplayableError, UsageError
+from forensics.record.ranks.world import current_world
 from forensics.replay.bad import NONFINITE, parse_bad
 from forensics.replay.bisect_options import Options, Progress
 from forensics.replay.bisection import State
 from forensics.replay.capsule.folder import check_folder
 from forensics.replay.health.health_bisection import bisect_health
 from forensics.replay.inquiry import Inquiry
+from forensics.replay.ranks.crew import Crew
+from forensics.replay.ranks.leading import check_ranks, on_all_ranks
 from forensics.replay.saved_states.noted_states import with_noted_states
 from forensics.runlog.atomic import atomic_write
 from forensics.runlog.manifest import NewerSchemaError
@@ -67,6 +70,9 @@ def bisect_run(
         overwrite: replace the capsule that lies in that folder.
         progress: told what is under way.
 
+    Under an initialised ``torch.distributed`` of as many ranks as the run was trained on, every
+    rank calls it: all replay, each its own share, and each gets rank 0's result.
+
     Returns:
         The result. After a KeyboardInterrupt it is what is known until then, with the status
         ``PARTIAL``.
@@ -80,6 +86,7 @@ def bisect_run(
         raise UsageError("ends before it begins", where=f"--from {from_step} --until {until_step}")
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise UsageError("is no tolerance", where=f"--tolerance {tolerance}", hint="such as 1e-3")
+    world, source = current_world(), Path(path)
     options = Options(
         predicate=parse_bad(bad),
         recipe=recipe,
@@ -93,12 +100,26 @@ def bisect_run(
         progress=progress or (lambda *_: None),
         overwrite=overwrite,
     )
+    if world.size == 1:
+        return _bisect(source, options)
+
+    def with_others(crew: Crew) -> BisectionResult:
+        return _bisect(source, replace(options, crew=crew))
+
+    return on_all_ranks(world, recipe, device, with_others)
+
+
+def _bisect(source: Path, options: Options) -> BisectionResult:
+    """On the one rank that decides."""
     if options.capsule is not None:
-        check_folder(options.capsule, overwrite=overwrite)
-    source = Path(path)
+        check_folder(options.capsule, overwrite=options.overwrite)
     run = _run_of(source)
     if run is None:
         return _folder(source, options)
+    if options.crew is not None:
+        trained = 1 if run.manifest is None else run.manifest.world_size
+        check_ranks(trained, options.crew.size, source)
+        options.crew.of(run.path)
     run = with_noted_states(run)
     inquiry = Inquiry(run, options)
     try:

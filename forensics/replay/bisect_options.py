@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forensics.replay.bad import NONFINITE, BadPredicate
+from forensics.replay.ranks.crew import Crew
 
 Progress = Callable[[str, int, int], None]
 """Told what is under way in a few words, how much of it is done, and how much there is in all."""
@@ -15,7 +16,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the caller of ``bisect_run`` asked for; attributes as there."""
+    """What the caller of ``bisect_run`` asked for; attributes as there.
+
+    ``crew`` are the other ranks where several processes replay together.
+    """
 
     predicate: BadPredicate
     recipe: str | None
@@ -28,6 +32,7 @@ class Options:
     capsule: Path | None
     progress: Progress
     overwrite: bool = False
+    crew: Crew | None = None
 
     def as_command(self) -> str:
         """Those options that a further command on the same run needs again, each after a space."""

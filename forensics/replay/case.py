@@ -102,8 +102,8 @@ class Case:
             departure=passage.departure,
         )
 
-    def interrupted(self) -> None:
-        """End with what is known."""
+    def interrupted(self, why: str = "") -> None:
+        """End with what is known; ``why``: what else stopped it than the user."""
         located = self.found.get("status") is BisectStatus.LOCATED
         reason = "stopped before it was all proven" if located else "stopped"
         if not located and self.detector is not None:
@@ -114,6 +114,7 @@ class Case:
                 self.notes.append(
                     f"Steps {passage.first:,} to {passage.last:,} were replayed and are sound."
                 )
+        reason = f"{reason}: {why}" if why else reason
         self.found.update(status=BisectStatus.PARTIAL, reason=reason)
 
     def located(self, session: Session, passage: Passage) -> bool:

@@ -161,8 +161,8 @@ class OpTrace:
                 output=stats_of(tensor),
                 leaf=True,
             )
-            self._unused.add(self._record(birth))
-            self._descend(tensor, len(self.births) - 1)
+            self._unused.add(self.record(birth))
+            self.descend(tensor, len(self.births) - 1)
 
     def add_mask(self, tensor: Tensor, label: str) -> None:
         """Take in a tensor whose infinities are deliberate."""
@@ -178,7 +178,7 @@ class OpTrace:
 
     def _put(self, tensor: Tensor, mask: Birth) -> None:
         self.masks.append(mask)
-        self._descend(tensor, _CONSTANT - len(self.masks))
+        self.descend(tensor, _CONSTANT - len(self.masks))
 
     def origin_of(self, tensor: Tensor) -> int | None:
         """Index of the birth that a non-finite tensor descends from; None when it is unknown."""
@@ -190,11 +190,13 @@ class OpTrace:
         parent = self.births[index].parent
         return index if parent is None else self.first(parent)
 
-    def _record(self, birth: Birth) -> int:
+    def record(self, birth: Birth) -> int:
+        """Take in a birth; returns its index."""
         self.births.append(birth)
         return len(self.births) - 1
 
-    def _descend(self, tensor: Tensor, index: int) -> None:
+    def descend(self, tensor: Tensor, index: int) -> None:
+        """A tensor descends from a birth, by index."""
         self._descent[storage_key(tensor)] = index
         self._alive.append(tensor.untyped_storage())
 
@@ -266,7 +268,7 @@ class OpTrace:
             return self._put(result, self._birth(judged))
         real = [p for p in parents if p is not None and p >= 0]
         birth = replace(self._birth(judged), parent=real[0] if real else None)
-        self._descend(result, self._record(birth))
+        self.descend(result, self.record(birth))
         return None
 
     def _use(self, tensor: Tensor, kind: str) -> None:
@@ -294,7 +296,7 @@ class OpTrace:
         known = [p for p in parents if p is not None]
         real = [p for p in known if p >= 0]
         # An infinity nobody saw being made (a literal, a foreign library) is taken as deliberate.
-        self._descend(result, real[0] if real else min(known, default=_CONSTANT))
+        self.descend(result, real[0] if real else min(known, default=_CONSTANT))
 
     def _birth(self, judged: _Judged) -> Birth:
         call, lane = judged.call, judged.lane

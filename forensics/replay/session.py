@@ -23,6 +23,7 @@ from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.tensor_norms import l2_norms
 from forensics.record.threads import threads_for
 from forensics.record.training_state import gather_state, restore_state
+from forensics.replay.ranks.crew import Crew
 from forensics.replay.rerun.changes import Changes, applied, selected, widen, widened_batch
 from forensics.replay.rerun.loop import Loop, make_loop
 from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, put_back
@@ -40,6 +41,8 @@ from forensics.runlog.manifest import MANIFEST_NAME, Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 
 AS_RECORDED = Changes()
+SET_ASIDE = ".nonfinite.pt"
+"""How a state is named that is no place to start from."""
 
 Trace = Callable[[Callable[[], Any]], Any]
 """``run → loss``: calls ``run`` once, which trains the step and returns its loss."""
@@ -52,6 +55,7 @@ def open_session(
     device: str | None = None,
     tolerance: float | None = None,
     say: Say = print,
+    crew: Crew | None = None,
 ) -> Session:
     """Make a run's training ready to be replayed; it stands before step 0, as built.
 
@@ -62,6 +66,7 @@ def open_session(
         tolerance: relative, for the comparison of rows; by default bit for bit where that can be
             expected, else 1e-3.
         say: told what the user should know.
+        crew: the other ranks of a run of several, where they replay their own share.
 
     Raises:
         NotReplayableError: the run cannot be trained again here; the reason is for the user.
@@ -76,7 +81,7 @@ def open_session(
             hint="name the training: --recipe path/to/file.py:name",
         )
     found = rebuild(run.manifest, recipe=recipe, device=device, say=say)
-    session = Session(run, run.manifest, found, tolerance)
+    session = Session(run, run.manifest, found, tolerance, crew)
     try:
         session.start()
     except BaseException:
@@ -103,26 +108,27 @@ class Session:
     """
 
     def __init__(
-        self, run: Run, manifest: Manifest, found: Rebuilt, tolerance: float | None
+        self,
+        run: Run,
+        manifest: Manifest,
+        found: Rebuilt,
+        tolerance: float | None,
+        crew: Crew | None = None,
     ) -> None:
-        self.run, self.manifest, self.config, self.device = (
-            run,
-            manifest,
-            found.config,
-            found.device,
-        )
-        self.cross_device, self.notes = found.cross_device, found.notes
-        self.other_code = found.other_code
+        self.run, self.manifest = run, manifest
+        self.config, self.device = found.config, found.device
+        self.cross_device, self.other_code = found.cross_device, found.other_code
+        self.notes = found.notes
         self.tolerance = tolerance_between(exact=found.exact, wanted=tolerance)
         self.step_index = 0
         self.batches: list[Batch] = []
         self.untestable: dict[int, str] = {}
         self.lacking: dict[int, list[str]] = {}
-        self.shares = RankShares(manifest.world_size)
+        self.shares = RankShares(manifest.world_size, crew)
         self._found = found
         self._rows = RecordedRows(run.steps)
         self._digests = self.tolerance == 0 and run.steps.has("param_digest")
-        self._saved = {info.step: info for info in run.checkpoints if _is_finite(info)}
+        self._saved = {c.step: c for c in run.checkpoints if not c.path.name.endswith(SET_ASIDE)}
         self._loops: dict[tuple[str | None, float | None], Loop] = {}
         self._built = self._wide = False
         self._settings = ExitStack()
@@ -258,7 +264,7 @@ class Session:
             self._widen(wide)
         self.batches = batches
         loop = self._loop(changes)
-        self.shares.begin(loop.state, [place for place, _ in chosen])
+        self.shares.begin(loop.state, [place for place, _ in chosen], wide)
         error: Exception | None = None
         self.step_index = step + 1
         with warnings.catch_warnings():
@@ -348,6 +354,7 @@ class Session:
                 arrival_order=self.manifest.arrival_order,
                 wants_digest=self._wants_digest,
                 streams=streams_of(self.training),
+                crew=self.shares.crew,
             )
         return self._loops[key]
 
@@ -391,8 +398,3 @@ class Session:
         compiled = any(type(m).__name__ == "OptimizedModule" for m in self.training.model.modules())
         if compiled:
             self._settings.enter_context(torch.compiler.set_stance("force_eager"))
-
-
-def _is_finite(info: CheckpointInfo) -> bool:
-    """Was it kept under a sound name? One that is set aside is no place to start from."""
-    return not info.path.name.endswith(".nonfinite.pt")

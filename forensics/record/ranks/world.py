@@ -92,11 +92,12 @@ def first_rank_with(flag: bool, world: World, device: torch.device) -> int | Non
 
 
 @contextmanager
-def launched(device: str) -> Iterator[World]:
+def launched(device: str, command: str = "record …") -> Iterator[World]:
     """The process group that a launcher such as torchrun wants, while the context lasts.
 
     Args:
         device: as the config names it.
+        command: what the launcher runs, for what is said where it does not come together.
 
     Returns:
         This rank; alone where no launcher has said otherwise.
@@ -117,7 +118,7 @@ def launched(device: str) -> Iterator[World]:
         raise UsageError(
             f"the ranks do not find each other: {line}",
             where="torch.distributed",
-            hint="launch with `torchrun --nproc-per-node N -m forensics record …`",
+            hint=f"launch with `torchrun --nproc-per-node N -m forensics {command}`",
         ) from error
     try:
         yield current_world()

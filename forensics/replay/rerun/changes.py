@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from forensics.errors import NotReplayableError
 from forensics.record.precision import AUTOCAST_DTYPE
 from forensics.record.recipe import Batch, Recipe, Training
+from forensics.replay.rerun.remote_batch import RemoteBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,8 @@ class Changes:
 
 def batch_size(batch: Batch) -> int:
     """Samples of one micro-batch: dimension 0 of its first tensor; 0 where there is none."""
+    if isinstance(batch, RemoteBatch):
+        return batch.size
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else 0
     entries = batch.values() if isinstance(batch, Mapping) else batch
@@ -83,7 +86,9 @@ def selected(
         if len(local) == size:
             chosen.append((place, batch))
         elif local:
-            chosen.append((place, recipe.select(batch, local)))
+            remote = isinstance(batch, RemoteBatch)
+            part = batch.only(local) if remote else recipe.select(batch, local)
+            chosen.append((place, part))
         start += size
     if not chosen:
         raise NotReplayableError("no sample of the batch is left", where=f"step {step}")

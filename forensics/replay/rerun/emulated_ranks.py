@@ -10,18 +10,21 @@ with more the reduction may add up in another.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from forensics.record.ranks.rank_rng import rng_states
 from forensics.record.ranks.replica import rank_seed
 from forensics.record.recipe import Batch
 from forensics.record.rng import restore_rng, rng_state, seed_everything
-from forensics.record.tensor_norms import measure
 from forensics.record.train_step import AmpTrainState
+from forensics.replay.ranks.share import any_bad_gradient
+from forensics.replay.tracing.other_ranks import reduced
+from forensics.replay.tracing.step_trace import running_tracer
 from forensics.runlog.schema import SKIP_NONFINITE_LOSS
 
 
@@ -63,6 +66,15 @@ class RankStreams:
         self._states = [None, *saved[1:]]
         return True
 
+    def all(self) -> list[Any]:
+        """The states of every rank but 0, by rank."""
+        return self._states[1:]
+
+    def put(self, states: Iterable[Any]) -> None:
+        """The states that the other ranks have come to; None leaves a rank's as it is."""
+        for rank, state in enumerate(states, start=1):
+            self._states[rank] = self._states[rank] if state is None else state
+
     def state_dict(self) -> dict[str, Any]:
         """For a copy of the whole state."""
         return {"states": list(self._states)}
@@ -78,14 +90,18 @@ class EmulatedRanks(AmpTrainState):
     Attributes:
         streams: the ranks' random numbers; set before the first step.
         ranks: whose each micro-batch of the step is, ascending; set before each step.
+        widened: what the step's data are turned into, or None; set before each step.
         losses: of each rank in the last step.
         bad_gradients: ranks with a non-finite gradient of their own in the last step.
+        raised: ranks that raised in their own part of it.
     """
 
     streams: RankStreams
     ranks: Sequence[int] = ()
+    widened: torch.dtype | None = None
     losses: Mapping[int, float] = {}
     bad_gradients: tuple[int, ...] = ()
+    raised: tuple[int, ...] = ()
 
     @property
     def any_bad_loss(self) -> bool:
@@ -94,14 +110,20 @@ class EmulatedRanks(AmpTrainState):
 
     @property
     def bad_ranks(self) -> tuple[int, ...]:
-        """Ranks whose own loss or gradient was bad, ascending."""
+        """Ranks whose own loss or gradient was bad, or who raised, ascending."""
         bad = {rank for rank, loss in self.losses.items() if not math.isfinite(loss)}
-        return tuple(sorted(bad | set(self.bad_gradients)))
+        return tuple(sorted(bad | set(self.bad_gradients) | set(self.raised)))
+
+    def begin(self, ranks: Sequence[int], widened: torch.dtype | None) -> None:
+        """A step is about to be run: whose its micro-batches are, and in which type."""
+        self.ranks, self.widened = ranks, widened
+        self.losses, self.bad_gradients, self.raised = {}, (), ()
 
     def _accumulate(self, micro_batches: Sequence[Batch]) -> tuple[float, float, str]:
         """Every rank's forward and backward, and the mean of their gradients.
 
-        The loss is that of the first rank there is, as in rank 0's log.
+        The loss is that of the first rank there is, as in rank 0's log. A rank that raises keeps
+        none of the others from their own part: it may be the only one, or one of all.
         """
         shares: dict[int, list[Batch]] = {}
         for rank, batch in zip(self.ranks, micro_batches, strict=True):
@@ -111,6 +133,7 @@ class EmulatedRanks(AmpTrainState):
         begin, kept = _copies(buffers), None
         total: list[Tensor | None] = [None] * len(parameters)
         losses: dict[int, float] = {}
+        errors: dict[int, Exception] = {}
         bad: list[int] = []
         scale, reason = math.nan, ""
         for rank, batches in shares.items():
@@ -119,17 +142,30 @@ class EmulatedRanks(AmpTrainState):
             self.streams.begin(rank)
             try:
                 losses[rank], scale, why = super()._accumulate(batches)
+                reason = reason or (f"{SKIP_NONFINITE_LOSS}:rank {rank}" if why else "")
+            except Exception as error:  # noqa: BLE001 - whatever a loop raises is evidence
+                errors[rank] = error
             finally:
                 self.streams.end(rank)
-            reason = reason or (f"{SKIP_NONFINITE_LOSS}:rank {rank}" if why else "")
-            kept = _copies(buffers) if kept is None else kept
-            bad += [rank] * _any_bad(parameters)
-            total = _added(total, parameters, self.streams.size)
+            with _disable_current_modes():
+                kept = _copies(buffers) if kept is None else kept
+                bad += [rank] * (rank not in errors and any_bad_gradient(parameters))
+                total = _added(total, parameters, self.streams.size)
         _fill(buffers, kept or begin)
-        for parameter, gradient in zip(parameters, total, strict=True):
-            parameter.grad = None if reason else gradient
-        self.losses, self.bad_gradients = losses, tuple(bad)
+        self.losses, self.bad_gradients, self.raised = losses, tuple(bad), tuple(errors)
+        if errors:
+            raise next(iter(errors.values()))
+        self._put(parameters, [None] * len(total) if reason else total)
         return next(iter(losses.values())), scale, reason
+
+    def _put(self, parameters: Sequence[Tensor], total: Sequence[Tensor | None]) -> None:
+        """The reduced gradients; a trace goes on from them."""
+        for parameter, gradient in zip(parameters, total, strict=True):
+            parameter.grad = gradient
+        tracer = running_tracer()
+        if tracer is not None:
+            with _disable_current_modes():
+                reduced(tracer, parameters, total)
 
 
 @torch.no_grad()
@@ -146,15 +182,6 @@ def _added(
         own.div_(size)
         added.append(own if so_far is None else so_far.add_(own))
     return added
-
-
-def _any_bad(parameters: Sequence[Tensor]) -> bool:
-    held = [p.grad for p in parameters if p.grad is not None]
-    return any(measure([_values(grad) for grad in held]).nonfinite)
-
-
-def _values(gradient: Tensor) -> Tensor:
-    return gradient.coalesce()._values() if gradient.is_sparse else gradient
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from forensics.record.parameters import ArrivalOrder, tracked_parameters
 from forensics.record.precision import Precision
 from forensics.record.recipe import Batch, Recipe, Training
 from forensics.record.train_step import AmpTrainState
+from forensics.replay.ranks.crew import Crew
+from forensics.replay.ranks.real_ranks import RealRanks
 from forensics.replay.rerun.changes import Changes
 from forensics.replay.rerun.emulated_ranks import EmulatedRanks, RankStreams
 from forensics.replay.rerun.replayed_step import ReplayRecorder
@@ -62,9 +65,25 @@ class Loop:
             self.state.arrival.close()
 
 
-def _traceable(state: AmpTrainState, batches: list[Batch]) -> Tensor:
-    losses: list[Tensor] = []
-    own = state.loss
+def _traceable(state: AmpTrainState, batches: list[Batch]) -> Tensor | None:
+    with losses_noted(state) as losses:
+        state.step_on(batches)
+        return losses.told()
+
+
+class NotedLosses(list[Tensor]):
+    """The losses of a step's micro-batches, as tensors."""
+
+    def told(self) -> Tensor | None:
+        """The first that is not finite, else the last one; None without any."""
+        bad = [value for value in self if not bool(value.detach().isfinite())]
+        return bad[0] if bad else self[-1] if self else None
+
+
+@contextmanager
+def losses_noted(state: AmpTrainState) -> Iterator[NotedLosses]:
+    """Keep what the loss of a reference step gives while the context lasts."""
+    losses, own = NotedLosses(), state.loss
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         losses.append(own(model, batch))
@@ -72,11 +91,9 @@ def _traceable(state: AmpTrainState, batches: list[Batch]) -> Tensor:
 
     state.loss = loss
     try:
-        state.step_on(batches)
+        yield losses
     finally:
         state.loss = own
-    bad = [value for value in losses if not bool(value.detach().isfinite())]
-    return bad[0] if bad else losses[-1]
 
 
 def make_loop(
@@ -90,6 +107,7 @@ def make_loop(
     arrival_order: Sequence[str],
     wants_digest: Callable[[], bool],
     streams: RankStreams | None = None,
+    crew: Crew | None = None,
 ) -> Loop:
     """The loop for the steps from ``first_step`` on.
 
@@ -103,6 +121,7 @@ def make_loop(
         arrival_order: of the gradients, as recorded.
         wants_digest: is the digest of the parameters wanted for the step under way?
         streams: the random numbers of all ranks, where several are replayed at once.
+        crew: the other ranks, where they replay their own share; else it is done here.
     """
     parameters = tracked_parameters(training.model, training.optimizers)
     arrival = ArrivalOrder(parameters, arrival_order)
@@ -117,7 +136,7 @@ def make_loop(
         )
         return Loop(ReplayRecorder(parameters, watch, wants_digest), None, watch)
     recorder = ReplayRecorder(parameters, None, wants_digest)
-    kind = AmpTrainState if streams is None else EmulatedRanks
+    kind = AmpTrainState if streams is None else RealRanks if crew else EmulatedRanks
     state = kind(
         training.model,
         training.optimizers,
@@ -135,6 +154,8 @@ def make_loop(
     )
     if isinstance(state, EmulatedRanks) and streams is not None:
         state.streams = streams
+    if isinstance(state, RealRanks) and crew is not None:
+        state.crew = crew
     return Loop(recorder, state, None)
 
 

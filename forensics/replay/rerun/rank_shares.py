@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from forensics.diagnose.bisection_result import EMULATED, REAL
 from forensics.record.ranks.share import batch_of
 from forensics.record.recipe import Batch, Recipe, Training
+from forensics.replay.ranks.crew import Crew
 from forensics.replay.rerun.changes import batch_size
 from forensics.replay.rerun.emulated_ranks import EmulatedRanks, RankStreams
 
@@ -21,12 +25,14 @@ class RankShares:
 
     Attributes:
         size: how many ranks trained.
+        crew: the other ranks, where each replays its own share; None where this process does all.
         bad: those whose own loss or gradient was bad in the last step, where there are several.
         samples: how many each rank had in the last step.
         notes: what the saved states lack, a sentence each.
     """
 
     size: int
+    crew: Crew | None = None
     bad: tuple[int, ...] = ()
     samples: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -37,6 +43,8 @@ class RankShares:
         if self.size > 1:
             recipe.world_size = self.size
             training.extra = {**training.extra, EXTRA: RankStreams(seed, self.size)}
+        if self.crew is not None:
+            self.crew.build()
 
     def load(self, training: Training, state: Mapping[str, Any], step: int) -> None:
         """The random numbers of the saved state of a step; what it lacks is noted."""
@@ -49,21 +57,24 @@ class RankShares:
         """The micro-batches of a step, those of rank 0 first."""
         if self.size == 1:
             return recipe.micro_batches(step)
-        shares = [batch_of(recipe, step, rank, self.size) for rank in range(self.size)]
+        if self.crew is not None:
+            shares = self.crew.batches(recipe, step)
+        else:
+            shares = [batch_of(recipe, step, rank, self.size) for rank in range(self.size)]
         self._ranks = [rank for rank, share in enumerate(shares) for _ in share]
         self.samples = tuple(sum(map(batch_size, share)) for share in shares)
         return [batch for share in shares for batch in share]
 
-    def begin(self, state: Any, places: Sequence[int]) -> None:
+    def begin(self, state: Any, places: Sequence[int], widened: torch.dtype | None) -> None:
         """Tell the step that is about to be run whose the micro-batches are.
 
         Args:
             state: of the loop.
             places: which of the step's micro-batches are left.
+            widened: what the data are turned into, or None.
         """
         if isinstance(state, EmulatedRanks):
-            state.ranks = [self._ranks[place] for place in places]
-            state.losses, state.bad_gradients = {}, ()
+            state.begin([self._ranks[place] for place in places], widened)
 
     def end(self, state: Any) -> tuple[str, ...]:
         """What was bad in the step and is not in rank 0's row."""
@@ -79,6 +90,8 @@ class RankShares:
             fields: as they were found, samples counted over all ranks in a row.
         """
         told = dict(fields)
+        if self.size > 1 and told.get("replayed_from") is not None:
+            told["reduction"] = EMULATED if self.crew is None else REAL
         bad = told.get("bad_ranks", ())
         if self.size == 1 or not bad:
             told.pop("bad_ranks", None)

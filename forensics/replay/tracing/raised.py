@@ -57,6 +57,9 @@ def describe_raised(error: BaseException, parts: Parts, operator: str = "") -> R
         parts: who is who in the training.
         operator: the dispatched operator that raised, if one did.
     """
+    elsewhere = getattr(error, "raised_elsewhere", None)
+    if isinstance(elsewhere, Raised):  # by another rank, which has read its own traceback
+        return elsewhere
     frames = _frames(error.__traceback__)
     inner = frames[::-1]
     site = site_of(inner, parts, in_backward=_in_backward(frames))

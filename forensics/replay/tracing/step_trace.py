@@ -141,7 +141,9 @@ class StepTracer:
     ) -> None:
         self.model, self.optimizers, self.extra = model, list(optimizers), list(extra)
         self.trace = OpTrace(model, parts)
-        self._seen = _Gradients(self.trace)
+        self.seen = _Gradients(self.trace)
+        self.other_losses: list[Damage] = []
+        """Bad losses of other ranks, whose share of the step is traced elsewhere."""
         self._loss: Any = None
         self._raised: Raised | None = None
         self._masks = _infinite_by_nature(model, self.extra)
@@ -149,7 +151,8 @@ class StepTracer:
 
     def run(self, run_step: Callable[[], Any]) -> Any:
         """Run the step under the trace; returns its loss."""
-        with self._seen.watching(self.model):
+        _RUNNING.append(self)
+        with self.seen.watching(self.model):
             try:
                 with tracing(self.trace):
                     self._loss = run_step()
@@ -157,21 +160,24 @@ class StepTracer:
                 told = describe_raised(error, self.trace.parts, self.trace.raised_in)
                 self._raised = _at_its_forward(told, self.trace)
                 raise
+            finally:
+                _RUNNING.remove(self)
         return self._loss
 
     def result(self) -> StepTrace:
         """What the trace shows; call once the step is over."""
         first = _loss_damage(self.trace, self._loss)
-        if self._seen.damages:
+        if self.seen.damages:
             first = first or _root_damage(self.trace)
-        if not self._seen.damages:
+        if not self.seen.damages:
             first = first or _guarded(self.trace, self._raised)
+        first = first or self.other_losses
         left = _left_behind(self.trace, self.model, self.optimizers, self.extra, self._masks)
         names = self.trace.parameter_names.names.values()
         return StepTrace(
             births=tuple(self.trace.births),
-            damages=(*first, *self._seen.damages, *left),
-            arrival=tuple(self._seen.arrival),
+            damages=(*first, *self.seen.damages, *left),
+            arrival=tuple(self.seen.arrival),
             loss=as_number(float("nan") if self._raised else self._loss),
             exception=self._raised.message if self._raised else "",
             raised=self._raised,
@@ -179,11 +185,20 @@ class StepTracer:
             masks=tuple(self.trace.masks),
             readers=dict(self.trace.readers),
             underflows=tuple(self.trace.underflows),
-            arrived=self._seen.arrived,
-            kept=self._seen.kept,
-            restarted=self._seen.restarted,
+            arrived=self.seen.arrived,
+            kept=self.seen.kept,
+            restarted=self.seen.restarted,
             roots=tuple(float(root) for root in self.trace.roots),
         )
+
+
+_RUNNING: list[StepTracer] = []
+"""Those whose step is under way."""
+
+
+def running_tracer() -> StepTracer | None:
+    """The trace that the step under way runs in; None where it runs in none."""
+    return _RUNNING[-1] if _RUNNING else None
 
 
 def _at_its_forward(raised: Raised, trace: OpTrace) -> Raised:
@@ -277,7 +292,7 @@ class _Gradients:
         def look(gradient: Tensor) -> None:
             del gradient
             with _disable_current_modes():  # looking at a gradient is no part of the step
-                held = _norm(parameter.grad)
+                held = grad_norm(parameter.grad)
             if not held:  # cleared since: what it held before does not matter
                 self.restarted = self.restarted or bool(self.arrived.get(name))
                 self.kept[name] = 0.0
@@ -289,14 +304,14 @@ class _Gradients:
         def look(parameter: Tensor) -> None:
             self.arrival.append(name)
             with _disable_current_modes():
-                self.arrived[name] = _norm(parameter.grad)
+                self.arrived[name] = grad_norm(parameter.grad)
                 for gradient in float_tensors(parameter.grad):  # of a sparse one the values
                     self.damages += _damage(self.trace, "gradient", name, gradient)
 
         return look
 
 
-def _norm(gradient: Tensor | None) -> float:
+def grad_norm(gradient: Tensor | None) -> float:
     """The L2 norm, in float64 where the device has it; of a sparse gradient that of its values."""
     if gradient is None:
         return 0.0
