@@ -140,11 +140,11 @@ def _scale_log(signals: Signals) -> ScaleLog:
 
 
 def _active(signals: Signals, policy: ScalerPolicy | None) -> bool | None:
-    """Was a loss scaler at work? A log without a scale tells only where run.json does."""
+    """Was a loss scaler at work? A log without a scale tells only where its precision is known."""
     if signals.scaler_active or policy is not None:
         return True
-    manifest = signals.run.manifest
-    without = manifest is not None and manifest.precision in ("fp32", "bf16")
+    manifest, facts = signals.run.manifest, signals.table.facts
+    without = any(known and known.precision in ("fp32", "bf16") for known in (manifest, facts))
     return False if without or signals.has("scaler_scale") else None
 
 

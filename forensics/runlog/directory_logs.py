@@ -17,6 +17,7 @@ from forensics.runlog.importers.detect import Choice, detect
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import HEAD
+from forensics.runlog.scanner.metric_files import main_file
 from forensics.runlog.scanner.source import head_of
 from forensics.runlog.steps import StepTable
 
@@ -123,7 +124,8 @@ def _candidates(directory: Path) -> tuple[list[Path], list[Path]]:
         folders: list[Path] = []
         for folder in level:
             files, inner = _entries(folder)
-            logs = [path for path in files if is_log_name(path.name)]
+            metric = main_file(folder)
+            logs = [metric] if metric else [path for path in files if is_log_name(path.name)]
             near = depth == 0 or CHECKPOINT.match(folder.name)
             (own if near else below).extend(logs)
             folders += [entry for entry in inner if not _is_apart(entry)]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from forensics.runlog.importers.apex import apex
+from forensics.runlog.importers.boxed_table import boxed_table
 from forensics.runlog.importers.composer import composer
+from forensics.runlog.importers.console_table import console_table
 from forensics.runlog.importers.csv_columns import csv_columns
+from forensics.runlog.importers.darknet import darknet
 from forensics.runlog.importers.deepspeed import deepspeed
 from forensics.runlog.importers.espnet import espnet
 from forensics.runlog.importers.fairseq import fairseq
@@ -23,10 +26,12 @@ from forensics.runlog.importers.kohya_bar import kohya_bar
 from forensics.runlog.importers.lightning_csv import lightning_csv
 from forensics.runlog.importers.llama_factory import llama_factory
 from forensics.runlog.importers.llm_c import llm_c
+from forensics.runlog.importers.marian import marian
 from forensics.runlog.importers.megatron_deepspeed import megatron_deepspeed
 from forensics.runlog.importers.megatron_lm import megatron_lm
 from forensics.runlog.importers.metric_logger_json import metric_logger_json
 from forensics.runlog.importers.metric_logger_text import metric_logger_text
+from forensics.runlog.importers.mlflow_metric import mlflow_metric
 from forensics.runlog.importers.modded_nanogpt import modded_nanogpt
 from forensics.runlog.importers.ms_swift import ms_swift
 from forensics.runlog.importers.nanogpt import nanogpt
@@ -34,12 +39,14 @@ from forensics.runlog.importers.nemo_text import nemo_text
 from forensics.runlog.importers.olmo import olmo
 from forensics.runlog.importers.openmmlab_json import openmmlab_json
 from forensics.runlog.importers.openmmlab_text import openmmlab_text
+from forensics.runlog.importers.opennmt import opennmt
 from forensics.runlog.importers.print_lines import print_lines
 from forensics.runlog.importers.step_table_text import step_table_text
 from forensics.runlog.importers.tensorboard_events import tensorboard_events
 from forensics.runlog.importers.tensorboard_scalar import tensorboard_scalar
 from forensics.runlog.importers.torchtitan import torchtitan
 from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
+from forensics.runlog.importers.verl import verl
 from forensics.runlog.importers.wandb_csv import wandb_csv
 from forensics.runlog.importers.wandb_history import wandb_history
 
@@ -57,6 +64,7 @@ IMPORTERS: tuple[Importer, ...] = (
     wandb_history,
     tensorboard_events,
     tensorboard_scalar,
+    mlflow_metric,
     megatron_deepspeed,
     megatron_lm,
     fairseq,
@@ -75,6 +83,12 @@ IMPORTERS: tuple[Importer, ...] = (
     metric_logger_text,
     metric_logger_json,
     nemo_text,
+    verl,
+    boxed_table,
+    console_table,
+    darknet,
+    opennmt,
+    marian,
     kohya_bar,
     deepspeed,
     apex,

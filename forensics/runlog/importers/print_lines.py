@@ -21,6 +21,7 @@ from forensics.runlog.importers.importer import POSSIBLE, Importer, Match
 from forensics.runlog.log_facts import PER_EPOCH, PER_STEP, LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.coverage import usual_distance
+from forensics.runlog.scanner.glued import Glue
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.overflow_notes import OverflowNotes, hints_of
 from forensics.runlog.scanner.plain_prints import plain_prints
@@ -30,9 +31,11 @@ from forensics.runlog.scanner.printed_lines import (
     PrintedLine,
     begins_validation,
     epoch_heading,
+    heads_validation,
     pieces,
     printed_line,
     shapes_of,
+    step_heading,
 )
 from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.source import LogSource
@@ -143,10 +146,11 @@ def _plain(source: LogSource) -> tuple[Rows, tuple[str, ...]] | None:
 
 def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
     """The lines of the loop, in order, each with the overflow notes before it."""
-    shapes = KnownShapes(_shapes(source.head()))
+    known = _shapes(source.head())
+    shapes, glue = KnownShapes(known), Glue(source.head().lines, known)
     above = _Headings()
     for block in source.blocks():
-        for piece in pieces(block):
+        for piece in glue.pieces(pieces(block)):
             if not isinstance(piece, bytes):
                 notes.take(piece)
                 continue
@@ -160,19 +164,21 @@ def _found(source: LogSource, notes: OverflowNotes) -> Iterator[_Row]:
             cells = above.cells_of(line)
             epoch = above.epoch if line.counted.epoch is None else line.counted.epoch
             noted = notes.cells() if "loss" in cells else {}
-            yield _Row(line.shape, line.counted, epoch, cells, noted)
+            own = line.counted if line.counted.at is not None else above.dated(line.counted)
+            yield _Row(line.shape, own, epoch, cells, noted)
 
 
 class _Headings:
-    """What the lines between tell of those below them: the epoch, or that they validate.
+    """What the lines between tell of those below them: the epoch, the step, that they validate.
 
     Lines below ``Validation at epoch 5`` are a validation's where they differ from those of the
-    training in their words or in what they count to.
+    training in their words or in what they count to; a line below ``Test metrics:`` always is.
     """
 
     def __init__(self) -> None:
         self.epoch: int | None = None
-        self._validating = False
+        self._step: int | None = None
+        self._validating = self._titled = False
         self._training: Counter[tuple[bytes, int | None]] = Counter()
         self._validation: set[tuple[bytes, int | None]] = set()
 
@@ -180,18 +186,27 @@ class _Headings:
         """A line that tells no loss."""
         told = epoch_heading(line)
         self.epoch = self.epoch if told is None else told
-        if begins_validation(line):
+        step = step_heading(line)
+        self._step = self._step if step is None else step
+        if heads_validation(line):
+            self._titled = True
+        elif begins_validation(line):
             self._validating = self._training.total() >= _ENOUGH
         elif told is not None:
-            self._validating = False
+            self._validating = self._titled = False
+
+    def dated(self, counted: Count) -> Count:
+        """The counters of a line that counts no steps, with the step that it stands below."""
+        return counted._replace(at=self._step)
 
     def cells_of(self, line: PrintedLine) -> dict[str, float]:
         """What a line tells, its loss as the validation's where it is one."""
         kind = (line.shape, line.counted.of)
+        titled, self._titled = self._titled, False
         if self._validating and kind not in self._training:
             self._validation.add(kind)
         self._validating = False
-        if kind in self._validation:
+        if titled or kind in self._validation:
             return {"val_loss": line.cells.get("loss", line.cells.get("val_loss", math.nan))}
         if line.trains:
             self._training[kind] += 1

@@ -30,13 +30,25 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b'"': b'"', b"\\": b"\\", b"/
 _QUOTED_LINE = re.compile(rb'^[ \t]*"(.*?)"?,?$', re.MULTILINE)
 _NOTEBOOK = (b'"cell_type"', b'"output_type"')
 _DOCKER_LINE = re.compile(rb'^\{"log":"(.*)","stream":"\w+"(?:,"[^}]*)?\}$', re.MULTILINE)
+_MESSAGE_LINE = re.compile(
+    rb'^\{(?:[^\n]*?,)?[ ]?"(?:MESSAGE|message|msg|textPayload|log)":[ ]?"((?:[^"\\\n]|\\.)*)"'
+    rb"[^\n]*\}$",
+    re.MULTILINE,
+)
+"""A line of a program as journald, Docker's drivers and cluster loggers wrap it."""
+_METRICS = re.compile(rb'"(?:[\w/]*loss|step|epoch|global_step)":')
+"""Beside a message these are the record, and the message is none."""
+_WRAPPED = 0.5
+"""Share of a file's lines that are wrapped, where they are."""
 _NARROWEST, _WIDEST = 60, 400
 """Columns of a terminal whose lines may have been broken."""
-_DIGIT = re.compile(rb"\d")
+_FIGURES = re.compile(rb"\d[\d.]*|nan|-?inf")
 _FEWEST_BROKEN = 4
 _MOST_PIECES = 32
 """Full lines that one record is broken into: more of them are records of one length."""
 _FEWEST_COLOURS = 2
+_LOOKED_AT = 500
+"""Lines by which it is judged whether all are wrapped."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,7 @@ class Dirt:
     Attributes:
         notebook: the lines are strings of a notebook's JSON.
         docker: the lines are JSON records of a container's log driver.
+        messages: the lines are JSON records, in each of which a message is the program's line.
         ranks: most lines begin with the number of a rank.
         width: lines were broken at this width; 0 where they were not.
         colours: there are colours without their escape character.
@@ -53,6 +66,7 @@ class Dirt:
 
     notebook: bool = False
     docker: bool = False
+    messages: bool = False
     ranks: bool = False
     width: int = 0
     colours: bool = False
@@ -63,14 +77,28 @@ def dirt_of(head: bytes) -> Dirt:
     start = head[:4096]
     notebook = start.lstrip().startswith(b"{") and any(mark in head for mark in _NOTEBOOK)
     docker = not notebook and _DOCKER_LINE.match(head) is not None
-    plain = clean(head, Dirt(notebook=notebook, docker=docker))
+    messages = not notebook and not docker and start.startswith(b"{") and _is_wrapped(head)
+    plain = clean(head, Dirt(notebook=notebook, docker=docker, messages=messages))
     colours = len(_BARE_COLOUR.findall(plain)) >= _FEWEST_COLOURS
     if colours:
         plain = _BARE_COLOUR.sub(b"", plain)
     lines = [line for line in plain.split(b"\n")[:-1] if line.strip()]
     prefixed = sum(RANK_PREFIX.match(line) is not None for line in lines)
     ranks = prefixed >= 2 and prefixed * 2 > len(lines)
-    return Dirt(notebook, docker, ranks, 0 if ranks else _broken_at(lines), colours)
+    width = 0 if ranks else _broken_at(lines)
+    return Dirt(notebook, docker, messages, ranks, width, colours)
+
+
+def _is_wrapped(head: bytes) -> bool:
+    """Are most lines JSON with a message in it, which tells a loss as no key beside it does?"""
+    lines = [line for line in head.split(b"\n")[:_LOOKED_AT] if line.strip()]
+    found = [match for line in lines if (match := _MESSAGE_LINE.match(line))]
+    beside = any(
+        _METRICS.search(match.string[: match.start(1)] + match.string[match.end(1) :])
+        for match in found
+    )
+    told = any(b"loss" in match.group(1).lower() for match in found)
+    return told and not beside and len(found) > _WRAPPED * len(lines)
 
 
 def _broken_at(lines: list[bytes]) -> int:
@@ -96,7 +124,7 @@ def _broken_at(lines: list[bytes]) -> int:
 
 def _shape(line: bytes) -> bytes:
     """How a line begins, whatever its numbers are."""
-    return _DIGIT.sub(b"0", line[:6])
+    return _FIGURES.sub(b"0", line[:16])[:5]
 
 
 def clean(block: bytes, dirt: Dirt) -> bytes:
@@ -109,6 +137,8 @@ def clean(block: bytes, dirt: Dirt) -> bytes:
     elif dirt.docker:
         # Each line has its own end, and that of its record.
         block = _unescaped(_DOCKER_LINE.sub(rb"\1", block)).replace(b"\n\n", b"\n")
+    elif dirt.messages:
+        block = _unescaped(_MESSAGE_LINE.sub(rb"\1", block)).replace(b"\n\n", b"\n")
     if b"\x1b" in block:
         block = _ANSI.sub(b"", block)
     if dirt.colours:

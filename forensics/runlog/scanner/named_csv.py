@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _DELIMITERS = (",", ";", "\t")
+_STAMP = re.compile(r"\W?\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d")
+"""What a line of a log begins with, and no header."""
 _MOST_WORDS = 6
 """Words of a column's name; more are a sentence."""
 
@@ -35,7 +38,9 @@ def header_of(head: Head) -> list[str]:
     if line.count(delimiter) >= MOST_COLUMNS:
         return []
     names = [cell.strip().strip('"').strip() for cell in split_cells(line, delimiter)]
-    if len(names) < 2 or any(parse_number(name) is not None for name in names if name):
+    if len(names) < 2 or _STAMP.match(names[0]):
+        return []
+    if any(parse_number(name) is not None for name in names if name):
         return []
     if any(len(name.split()) > _MOST_WORDS for name in names):
         return []

@@ -39,7 +39,17 @@ _NESTED = re.compile(
 """``[3/90][10/1251]`` and ``[3] [10/1251]``: the epoch, and the batch within it."""
 _PAIRED = re.compile(rb"^[^\w\[]{0,4}\[[ \t]{0,6}(\d{1,9}),[ \t]{1,9}(\d{1,12})[ \t]{0,2}\]")
 """``[3,  2000]`` in front of all: the epoch, and the batch within it."""
-_OF = re.compile(rb"[\[(][ \t]{0,6}(\d{1,12})/(\d{1,12})|(?<![\w./])(\d{1,12})/(\d{1,12}) ?\[")
+_OF = re.compile(
+    rb"[\[(][ \t]{0,6}(\d{1,12})/(\d{1,12})|(?<![\w./])(\d{1,12})/(\d{1,12}) ?(?:\[|%b)"
+    % "━".encode()
+)
+"""``(10/1251)``; in front of a bar, that of Keras 3 among them."""
+_LED = re.compile(rb"(?:^|[\] \t])\[(\d{1,12})\][ \t]{1,4}(?=[A-Za-z_][\w/]{0,40} ?[=:])")
+"""``[100] accuracy=0.5, loss=2.3``: the step in front of all."""
+_COUNTED_LOSS = re.compile(
+    rb"(?i)\b((?:[a-z]{1,12} )?loss)[ \t]{1,4}(\d{1,12})[ \t]{1,4}(?=" + NUMBER + rb"(?![\w.]))"
+)
+"""``Train loss 40 0.731``: the step between the name and the loss."""
 _OF_EPOCH = re.compile(rb"\|[ \t]{1,3}(\d{1,12})/(\d{1,12})[ \t]{1,3}\|")
 """``| Epoch 35 | 83/332 |``: the batch, on a line that tells the epoch."""
 _EPOCH = re.compile(rb"(?i)(?<![a-z])(?:epoch|ep)[ \t:=#\[(]{1,6}(\d{1,9})(?![\w.%])")
@@ -53,6 +63,17 @@ _VALIDATION = re.compile(
     rb"(?i)\b(?:val|valid|cv|validation|validating|eval|evaluating|evaluation|test|testing|dev)\b"
     rb"|" + "测试|验证".encode()
 )
+_STEP_HEADING = re.compile(
+    rb"(?i)^[^\n]{0,120}\bglobal[ _-]?step[ \t:=]{1,4}(\d{1,12})(?![\w.])"
+    rb"|^[^\w\n]{0,80}(?:step|iter(?:ation)?|update)[ \t:#]{1,4}(\d{1,12})"
+    rb"(?:[ \t]{0,2}/[ \t]{0,2}\d{1,12})?[^\w\n]{0,80}$"
+)
+"""``===== Step 3/100 =====``: the step of the lines below it."""
+_BLOCK = re.compile(
+    rb"(?i)^[^\n]{0,120}\b(?:val|valid|validation|eval|evaluation|test|dev)[ _]"
+    rb"(?:metrics|results|stats|losses)[ \t]*:[ \t]*$"
+)
+"""``Epoch 3 - elapsed: 2.3 - Test metrics:``: what the lines below are of."""
 _BEGINS_VALIDATION = re.compile(
     rb"(?i)^(?:\[[^\]\n]{1,60}\][ \t:-]{0,4}|[\d:,. -]{8,30}(?:INFO[ :-]{1,3})?)?[^\w\n]{0,12}"
     rb"(?:validation|validating|evaluation|evaluating|testing)\b[^\n]{0,80}$"
@@ -103,7 +124,7 @@ def printed_line(line: bytes) -> PrintedLine | None:
     """What a line tells, or None where it tells no loss."""
     if len(line) > _LONGEST or b"loss" not in line.lower():
         return None
-    line = line.replace(_WIDE_COLON, b":")
+    line = _plainly(line)
     cells, named = _cells(line)
     if "loss" in cells and "val_loss" not in cells and _of_validation(line):
         cells["val_loss"] = cells.pop("loss")
@@ -117,6 +138,17 @@ def epoch_heading(line: bytes) -> int | None:
     """The epoch that a line without a loss says has begun or ended; None where it says none."""
     match = _HEADING.match(line) if b"poch" in line or b"POCH" in line else None
     return count(match.group(1)) if match else None
+
+
+def step_heading(line: bytes) -> int | None:
+    """The step that a line without a loss says the lines below it are of; None for any other."""
+    match = _STEP_HEADING.match(line) if len(line) < 200 else None
+    return count(match.group(1) or match.group(2)) if match else None
+
+
+def heads_validation(line: bytes) -> bool:
+    """Is a line without a loss the title of a validation's metrics, which stand below it?"""
+    return len(line) < 200 and _BLOCK.match(line) is not None
 
 
 def begins_validation(line: bytes) -> bool:
@@ -143,11 +175,12 @@ def shapes_of(lines: Iterable[PrintedLine]) -> frozenset[bytes]:
     """The shapes of the lines that are a training loop's; none where the text is no such log.
 
     Lines that count nothing and tell a loss of one name or another (``loss_gen``, ``loss_kl``) are
-    parts of records, and none of them is the loss.
+    parts of records, and none of them is the loss, least of all where one is called so.
     """
     found = list(lines)
-    parts = {line.shape for line in found if not line.named and line.counted == (None,) * 3}
-    if len(parts) > 1:
+    uncounted = [line for line in found if line.counted == (None,) * 3]
+    parts = {line.shape for line in uncounted if not line.named}
+    if len(parts) > 1 or any(line.named and line.trains for line in uncounted):
         found = [line for line in found if line.shape not in parts]
     often = Counter(line.shape for line in found)
     counted = {line.shape for line in found if line.counted != (None, None, None)}
@@ -222,6 +255,17 @@ def _cells(line: bytes) -> tuple[dict[str, float], bool]:
     return cells, named
 
 
+def _plainly(line: bytes) -> bytes:
+    """A line without what would hide its numbers: quotes around them, a step between the words."""
+    line = line.replace(_WIDE_COLON, b":")
+    if b"': '" in line and b"{" not in line:
+        line = line.replace(b"'", b"")
+    if (counted := _COUNTED_LOSS.search(line)) and not _AT.search(line):
+        before, after = line[: counted.start()], line[counted.end() :]
+        line = b"%bstep %b %b %b" % (before, counted.group(2), counted.group(1), after)
+    return line
+
+
 def _of_validation(line: bytes) -> bool:
     """Does a word in front of the loss say that it is a validation's?"""
     loss = _LOSS.search(line)
@@ -239,7 +283,7 @@ def _count(line: bytes) -> Count:
         return Count(*map(count, nested.groups()))
     epoch = _EPOCH.search(line)
     rest = line if epoch is None else line[: epoch.start()] + b" " + line[epoch.end() :]
-    found = through or _AT.search(rest) or _OF.search(rest)
+    found = through or _AT.search(rest) or _OF.search(rest) or _LED.search(rest)
     if found is None and epoch is not None:
         found = _OF_EPOCH.search(rest)
     at, of = None, None

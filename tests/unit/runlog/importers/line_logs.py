@@ -120,6 +120,51 @@ def insightface(step: int, *, loss: str = "42.1", scale: str = "65536") -> str:
     )
 
 
+def verl(step: int, *, loss: str = "-0.012", norm: str = "0.231", rate: str = "1e-06") -> str:
+    return (
+        f"(TaskRunner pid=41) step:{step} - global_seqlen/mean:2934.750 - actor/entropy:0.442 - "
+        f"actor/pg_loss:{loss} - actor/grad_norm:{norm} - actor/lr:{rate} - "
+        f"critic/rewards/mean:{step / 100:.3f} - timing_s/step:50.1\n"
+    )
+
+
+def box(cells: dict[str, str]) -> str:
+    """A box as OpenAI Baselines' logger prints it; a key that ends in a slash is a section."""
+    names = {k: k if "/" in k else f"   {k}" for k in cells} if "train/" in cells else {}
+    wide = max(len(names.get(k, k)) for k in cells)
+    edge = "-" * (wide + max(map(len, cells.values())) + 7) + "\n"
+    rows = "".join(f"| {names.get(k, k):{wide}} | {v:8} |\n" for k, v in cells.items())
+    return edge + rows + edge
+
+
+def diffusion(step: int, *, loss: str = "0.0134", power: float = 20.0) -> str:
+    """A box of guided-diffusion, whose numbers have three digits."""
+    cells = {"grad_norm": "0.0782", "lg_loss_scale": f"{power:.3g}", "loss": loss}
+    return box(cells | {"loss_q0": "0.0353", "samples": "8.07e+04", "step": f"{step:.3g}"})
+
+
+def darknet(step: int, *, loss: str = "731.25") -> str:
+    return (
+        f" {step}: {loss}, 745.9 avg loss, 0.001000 rate, 5.12 seconds, {64 * step} images\n"
+        "Loaded: 0.000041 seconds\n"
+    )
+
+
+def opennmt(step: int, *, loss: str = "7.31") -> str:
+    return (
+        f"[2024-01-01 10:00:00,000 INFO] Step {step}/100000; acc:   5.30; ppl: 1495.18; "
+        f"xent: {loss}; lr: 0.00012; 2511/2204 tok/s;     31 sec\n"
+    )
+
+
+def marian(step: int, *, loss: str = "9.31337643") -> str:
+    return (
+        f"[2024-01-01 10:00:00] Ep. 1 : Up. {step} : Sen. {61392 + step:,} : Cost {loss} * "
+        "1,203,333 after 2,406,666 : Time 92.34s : 13031.47 words/s : gNorm 1.2345 : "
+        "L.r. 3.0000e-05\n"
+    )
+
+
 SAMPLES = {
     "megatron-lm": "".join(megatron(step) for step in range(1, 13)),
     "megatron-deepspeed": "".join(
@@ -154,5 +199,13 @@ SAMPLES = {
     "espnet": "".join(espnet(100 * n - 99, 100 * n) for n in range(1, 13)),
     "icefall": "".join(icefall(50 * n) for n in range(12)),
     "insightface": "".join(insightface(50 * n) for n in range(1, 13)),
+    "verl": "".join(verl(n) for n in range(1, 13)),
+    "boxed-table": "".join(diffusion(10 * n) for n in range(12)),
+    "console-table": "epoch     train_loss  valid_loss  accuracy  time    \n"
+    + "".join(f"{n:<10}{3 - n / 10:.6f}    2.812345    0.512345  00:12     \n" for n in range(12)),
+    "darknet": "".join(darknet(n) for n in range(1, 13)),
+    "opennmt": "".join(opennmt(50 * n) for n in range(1, 13)),
+    "marian": "".join(marian(500 * n) for n in range(1, 13)),
+    "mlflow": "".join(f"{1690000000000 + n} {3 - n / 10} {10 * n}\n" for n in range(12)),
 }
 """By the importer's name."""

@@ -33,7 +33,7 @@ def lines_of(records: list[dict[str, object]]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-FILES = {"tensorboard-scalar": "run-1-tag-train_loss.csv"}
+FILES = {"tensorboard-scalar": "run-1-tag-train_loss.csv", "mlflow": "loss"}
 """Names of files that say what is in them."""
 
 SAMPLES: dict[str, str] = {

@@ -22,7 +22,10 @@ FUZZ = settings(
     deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 NAMES = sorted(SAMPLES)
-ONE_DOCUMENT = ("hf-trainer-state", "hf-model-card", "json-history", "tensorboard-scalar")
+ONE_DOCUMENT = (
+    *("hf-trainer-state", "hf-model-card", "json-history"),
+    *("tensorboard-scalar", "mlflow"),
+)
 
 
 def read(path: Path, data: bytes, name: str = "") -> None:
