@@ -97,3 +97,17 @@ def test_lines_below_headings_of_one_length_are_not_broken_lines() -> None:
 @given(st.binary(max_size=600))
 def test_any_bytes_are_cleaned_and_none_grow(block: bytes) -> None:
     assert len(cleaned(block)) <= len(block)
+
+
+def message(text: str) -> str:
+    return '{"__CURSOR":"s=1;i=2","MESSAGE":%s,"_PID":"12"}\n' % json.dumps(text)
+
+
+def test_lines_that_journald_wrapped_are_the_programs_own() -> None:
+    lines = [f'step {n} "a\\b" loss {3 - n / 10:.1f}' for n in range(5)]
+    assert cleaned("".join(map(message, lines)).encode()).decode().splitlines() == lines
+
+
+def test_a_message_beside_metrics_is_no_line_of_the_program() -> None:
+    text = b'{"step":1,"loss":2.5,"message":"loss is fine"}\n' * 4
+    assert cleaned(text) == text
