@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from forensics.record.local_part import local_part
 from forensics.record.plain_names import named_modules
 from forensics.record.readback import read_scalars
 from forensics.runlog.activations import ACTIVATION_STATISTICS, GRAD_STD
@@ -20,9 +21,10 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 class ActivationHooks:
     """Takes mean, std, abs-max, zero share and non-finite count of every module's output.
 
-    Of a module that runs several times in a step (micro-batches, tied layers) the first run
-    counts. Containers are left out: their output is their last member's. Where a module returns
-    several tensors, the first floating one is meant.
+    Of an output spread over several ranks they are of the part that this rank holds. Of a module
+    that runs several times in a step (micro-batches, tied layers) the first run counts. Containers
+    are left out: their output is their last member's. Where a module returns several tensors, the
+    first floating one is meant.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -81,14 +83,15 @@ class ActivationHooks:
         self, name: str, gradients: bool, module: nn.Module, args: Any, output: Any
     ) -> None:
         tensor = next(_floating(output), None)
-        if tensor is None or name in self._taken or tensor.numel() == 0:
+        if tensor is None or name in self._taken or (part := local_part(tensor)).numel() == 0:
             return
-        self._taken[name] = _statistics(tensor.detach())
+        self._taken[name] = _statistics(part.detach())
         if gradients and tensor.requires_grad:
             tensor.register_hook(partial(self._backward, name))
 
     def _backward(self, name: str, grad: Tensor) -> None:
-        self._grad_std.setdefault(name, grad.detach().float().std(correction=0))
+        part = local_part(grad).detach()
+        self._grad_std.setdefault(name, part.float().std(correction=0))
 
 
 @torch.no_grad()

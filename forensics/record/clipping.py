@@ -31,6 +31,7 @@ class GradNorms:
         overflowed: a norm was Inf in the gradients' own precision though every element is finite;
             ``l2`` and ``total`` hold the true ones.
         alongside: whatever else was read from the device in the same go.
+        own: where gradients are sharded, the L2 norm of the part of each that this rank holds.
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,15 @@ class GradNorms:
     total: float
     overflowed: bool = False
     alongside: tuple[float, ...] = ()
+    own: tuple[float, ...] | None = None
+
+    @property
+    def whole_over_own(self) -> float:
+        """``total`` over the norm of what this rank holds: 1 where that is all of it."""
+        if self.own is None or not self.total:
+            return 1.0
+        held = combine(self.own)
+        return self.total / held if 0 < held < math.inf else math.nan
 
 
 class ClipResult(NamedTuple):

@@ -6,16 +6,19 @@ import hashlib
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from forensics.record.local_part import counts_here, local_part
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import combine, l2_norms
 
 _DIGEST_CHUNK = 1 << 22
+_NORMS = ("param_l2", "ema_l2_distance")
+"""Columns that are norms of the state before the step."""
 
 
 class ExtraColumns:
@@ -30,6 +33,8 @@ class ExtraColumns:
         parameters: (name, parameter) of the run.
         ema: an average with ``shadow`` values by name, or None.
         log_every: steps between filled rows.
+        add_up: makes norms of all of those of this rank's parts, where parameters are spread over
+            several; every rank must fill its rows alike then. There is no digest of those.
     """
 
     def __init__(
@@ -38,8 +43,10 @@ class ExtraColumns:
         parameters: Sequence[tuple[str, Tensor]],
         ema: Any = None,
         log_every: int = 1,
+        add_up: Callable[[Sequence[float]], list[float]] | None = None,
     ) -> None:
         self._names, self._parameters = frozenset(names), list(parameters)
+        self._add_up = add_up
         self._shadow: dict[str, Tensor] = getattr(ema, "shadow", {})
         self._log_every = log_every
         self._gathered: dict[str, Tensor] = {}
@@ -65,14 +72,15 @@ class ExtraColumns:
     @torch.no_grad()
     def before_update(self) -> None:
         """Gather what is told of the state before the step; nothing waits for the device."""
-        values = [parameter.detach() for _, parameter in self._parameters]
+        values = [local_part(parameter.detach()) for _, parameter in self._parameters]
         if "param_l2" in self._names:
-            self._gathered["param_l2"] = _global_norm(values)
+            self._gathered["param_l2"] = _global_norm(self._counted(values))
         if "ema_l2_distance" in self._names and self._shadow:
-            pairs = [(p, self._shadow[n]) for n, p in self._parameters if n in self._shadow]
-            gaps = [p.detach().to(s.dtype) - s for p, s in pairs]
-            self._gathered["ema_l2_distance"] = _global_norm(gaps)
-        if "param_digest" in self._names:
+            shadows = [local_part(self._shadow.get(n, p)) for n, p in self._parameters]
+            pairs = zip(values, shadows, strict=True)
+            gaps = [value.to(shadow.dtype) - shadow for value, shadow in pairs]
+            self._gathered["ema_l2_distance"] = _global_norm(self._counted(gaps))
+        if "param_digest" in self._names and self._add_up is None:
             self._digest = [_bit_sum(value) for value in values]
         if "update_l2" in self._names:
             self._before = [value.clone() for value in values]
@@ -84,21 +92,41 @@ class ExtraColumns:
         One blocking read, and a second one for the digest.
         """
         if self._before is not None:
-            changes = [
-                p.detach() - b for (_, p), b in zip(self._parameters, self._before, strict=True)
-            ]
-            self._change = dict(
-                zip((name for name, _ in self._parameters), l2_norms(changes), strict=True)
-            )
+            now = [local_part(parameter.detach()) for _, parameter in self._parameters]
+            changes = [a - b for a, b in zip(now, self._before, strict=True)]
+            norms = l2_norms(self._counted(changes))
+            self._change = dict(zip((name for name, _ in self._parameters), norms, strict=True))
         read = read_scalars([*self._gathered.values(), *self._change.values()])
         cells: dict[str, Any] = dict(zip(self._gathered, read, strict=False))
         updates = dict(zip(self._change, read[len(self._gathered) :], strict=True))
+        if self._add_up is not None:
+            cells, updates = self._of_all(cells, updates)
         if updates:
             cells["update_l2"] = combine(list(updates.values()))
         if self._digest:
             cells["param_digest"] = _digest_text(self._digest)
         self._gathered, self._digest, self._before, self._change = {}, [], None, {}
         return {**cells, **self._rates()}, updates
+
+    def _counted(self, values: list[Tensor]) -> list[Tensor]:
+        """One a parameter; what does not go into a sum over all ranks is 0."""
+        if self._add_up is None:
+            return values
+        parameters = (parameter for _, parameter in self._parameters)
+        pairs = zip(values, parameters, strict=True)
+        return [value if counts_here(p) else value.new_zeros(1) for value, p in pairs]
+
+    def _of_all(
+        self, cells: dict[str, Any], updates: dict[str, float]
+    ) -> tuple[dict[str, Any], dict[str, float]]:
+        """Over all ranks, by as many numbers on each, whatever this one could gather."""
+        assert self._add_up is not None
+        names = [name for name, _ in self._parameters]
+        own = [float(cells.get(name, 0.0)) for name in _NORMS]
+        whole = self._add_up([*own, *(updates.get(name, 0.0) for name in names)])
+        sums = dict(zip(_NORMS, whole, strict=False))
+        changes = dict(zip(names, whole[len(_NORMS) :], strict=True))
+        return {name: sums[name] for name in cells}, changes if updates else {}
 
     @property
     def gathered(self) -> bool:

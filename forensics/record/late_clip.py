@@ -47,7 +47,7 @@ class LateClip:
             return []
         pairs = list(zip(entry.gradients, now, strict=True))
         written = all(old() is grad and grad._version > version for (old, version), grad in pairs)
-        if not written or any(grad.is_sparse for grad in now):
+        if not written or any(grad.is_sparse for grad in now):  # nor is any a DTensor, then
             return []
         self._suspected = True
         self._suspicious += 1

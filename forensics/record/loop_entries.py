@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,10 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from forensics.record.local_part import is_distributed
 from forensics.record.tensor_norms import combine, l2_norms
 
-Stamps = list[tuple[weakref.ref[Tensor], int]]
+Stamps = list[tuple[weakref.ref[Tensor], float]]
 """Of each gradient the tensor itself and how often it has been written: nothing is read."""
 
 
@@ -74,9 +76,16 @@ def take_scalars(entries: Sequence[Entry], values: Iterator[float]) -> None:
         entry.post = combine(entry.l2)
 
 
-def post_clip_norm(entries: Sequence[Entry]) -> float:
-    """Over all optimizers, of each its last call: two calls are no larger gradient."""
-    return combine(list({id(entry.optimizer): entry.post for entry in entries}.values()))
+def post_clip_norm(entries: Sequence[Entry], factor: float = 1.0) -> float | None:
+    """Over all optimizers, of each its last call: two calls are no larger gradient.
+
+    Args:
+        entries: as read.
+        factor: the norm of all over that of what this rank holds, before the clip; NaN where it
+            holds nothing, which tells nothing.
+    """
+    own = combine(list({id(entry.optimizer): entry.post for entry in entries}.values()))
+    return None if math.isnan(factor) and not math.isnan(own) else own * factor
 
 
 def gradients_of(optimizer: Optimizer) -> list[Tensor]:
@@ -87,8 +96,15 @@ def gradients_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def stamps(gradients: Sequence[Tensor]) -> Stamps:
-    """Which tensors these are, and how often each has been written."""
-    return [(weakref.ref(grad), grad._version) for grad in gradients]
+    """Which tensors these are, and how often each has been written.
+
+    What is written to a DTensor is not counted, neither in it nor in its local part: its count is
+    NaN, which is like no other, so that it never passes for unwritten.
+    """
+    return [
+        (weakref.ref(grad), math.nan if is_distributed(grad) else grad._version)
+        for grad in gradients
+    ]
 
 
 def unwritten(before: Stamps, gradients: Sequence[Tensor], writes: int = 0) -> bool:

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from forensics.record import loop_notes
 from forensics.record.clipping import GradNorms, first_non_finite_grad, grad_norms
+from forensics.record.local_part import local_part
 from forensics.record.loop_entries import (
     Entry,
     Stamps,
@@ -34,6 +35,9 @@ from forensics.record.parameters import ArrivalOrder, learning_rates
 from forensics.record.readback import read_scalars
 from forensics.record.step_log import SkipLog, StepLog
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD, SKIP_NONFINITE_LOSS, SKIP_OTHER
+
+Measure = Callable[[Sequence[tuple[str, Tensor]], Sequence[Tensor]], GradNorms]
+"""As ``grad_norms``: of named parameters, reading further scalars along."""
 
 _WRITES_BY_STEP = 2
 """A clip and the unscaling inside ``scaler.step`` write each gradient once."""
@@ -87,6 +91,7 @@ class LoopWatch:
         notes: where wrong orders are counted.
         defer: wait for the device once a step only.
         shield: what keeps an error in a hook from the loop's ``optimizer.step()``.
+        measure: takes the gradients where they are spread over ranks.
 
     Attributes:
         late: the row of the step before, now complete; whoever takes it sets None.
@@ -106,14 +111,16 @@ class LoopWatch:
         notes: LoopNotes | None = None,
         defer: bool = False,
         shield: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+        measure: Measure | None = None,
     ) -> None:
+        self._norms_of = measure
         self.parameters, self.optimizers = list(named_parameters), list(optimizers)
         self.arrival = arrival or ArrivalOrder(self.parameters)
         self.step_index = first_step
         self.notes = notes or LoopNotes()
         self.repeated = 0
         self.late: StepLog | None = None
-        self._waiting: tuple[StepLog, list[Entry]] | None = None
+        self._waiting: tuple[StepLog, list[Entry], float] | None = None
         self._measure, self._defer, self._shield = measure_post_clip, defer, shield
         self._scalers = LoopScalers(as_scalers(scaler), self.parameters[0][1].device)
         self._order = LoopOrder(self.notes, self._scalers, max_norm)
@@ -167,10 +174,10 @@ class LoopWatch:
         seen, turn = self._seen, self._turn(optimizers)
         owners, found = self._scalers.found_infs(self.optimizers)
         scales = self._scalers.scales()
-        given = [loss] if isinstance(loss, Tensor) else []
+        given = [local_part(loss)] if isinstance(loss, Tensor) else []
         waiting = [] if self._waiting is None else scalars_of(self._waiting[1])
         members = of_members(self.parameters, self.optimizers, turn)
-        norms = grad_norms(members, [*scales, *found, *given, *waiting])
+        norms = (self._norms_of or grad_norms)(members, [*scales, *found, *given, *waiting])
         values = iter(norms.alongside)
         seen.scales, seen.stale = [next(values) for _ in scales], False
         seen.overflowed |= {owner for owner in owners if next(values) > 0}
@@ -288,9 +295,10 @@ class LoopWatch:
     def _complete(self, values: Sequence[float]) -> None:
         """The row that waits, from what was read of its entries."""
         if self._waiting is not None:
-            log, entries = self._waiting
+            log, entries, factor = self._waiting
             take_scalars(entries, iter(values))
-            self.late, self._waiting = replace(log, grad_l2_post_clip=post_clip_norm(entries)), None
+            self.late = replace(log, grad_l2_post_clip=post_clip_norm(entries, factor))
+            self._waiting = None
 
     # -- end_step() -----------------------------------------------------------------------
 
@@ -315,7 +323,7 @@ class LoopWatch:
         log = self._log(seen.loss_value, None)
         if isinstance(log, StepLog) and self._measure:
             log = replace(log, grad_l2_post_clip=None)
-            self._waiting = (log, seen.entries)
+            self._waiting = (log, seen.entries, self._whole_over_own())
         return log
 
     def _read(
@@ -326,7 +334,7 @@ class LoopWatch:
         entries = seen.entries
         scales = self._scalers.scales()
         held = scalars_of(entries)
-        given = [loss] if isinstance(loss, Tensor) else []
+        given = [local_part(loss)] if isinstance(loss, Tensor) else []
         values = iter(read_scalars([*given, *scales, *held, *late]))
         mean_loss = seen.loss_value if loss is None else next(values) if given else float(loss)
         after = [next(values) for _ in scales]
@@ -361,8 +369,12 @@ class LoopWatch:
         }
         if not stepped or bool(behind and (overflowed & behind or fell)):
             return SkipLog(**common, skip_reason=self._reason(loss, held_back))
-        post = post_clip_norm(seen.entries) if self._measure else None
+        post = post_clip_norm(seen.entries, self._whole_over_own()) if self._measure else None
         return StepLog(**common, grad_l2_post_clip=post)
+
+    def _whole_over_own(self) -> float:
+        """What a norm of this rank's own parts is multiplied by to be that of all."""
+        return 1.0 if self._seen.norms is None else self._seen.norms.whole_over_own
 
     def _is_sound(self, loss: float | None) -> bool:
         norms = self._seen.norms

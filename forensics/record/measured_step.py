@@ -38,6 +38,9 @@ def merged(earlier: GradNorms | None, later: GradNorms, measured: set[str]) -> G
         return later
     names = (*(earlier.names[i] for i in kept), *later.names)
     l2 = (*(earlier.l2[i] for i in kept), *later.l2)
+    own = None
+    if earlier.own is not None and later.own is not None:
+        own = (*(earlier.own[i] for i in kept), *later.own)
     bad = {name: n for name, n in earlier.nonfinite.items() if name not in measured}
     return GradNorms(
         names=names,
@@ -47,4 +50,5 @@ def merged(earlier: GradNorms | None, later: GradNorms, measured: set[str]) -> G
         total=combine(l2),
         overflowed=earlier.overflowed or later.overflowed,
         alongside=later.alongside,
+        own=own,
     )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from forensics.record.local_part import is_distributed
 from forensics.record.plain_names import named_parameters
 from forensics.runlog.manifest import ParameterInfo
 
@@ -80,16 +81,22 @@ class ArrivalOrder:
     ) -> None:
         self.names: list[str] = list(known)
         self._hooks: list[RemovableHandle] = []
+        self._last, self._group_from = -1, 0
         if not known:
             self._hooks = [
-                parameter.register_post_accumulate_grad_hook(partial(self._note, name))
-                for name, parameter in named_parameters
+                parameter.register_post_accumulate_grad_hook(partial(self._note, name, i))
+                for i, (name, parameter) in enumerate(named_parameters)
                 if parameter.requires_grad and parameter.is_leaf
             ]
 
-    def _note(self, name: str, _: Tensor) -> None:
-        if name not in self.names:
-            self.names.append(name)
+    def _note(self, name: str, place: int, parameter: Tensor) -> None:
+        if name in self.names:
+            return
+        if not (is_distributed(parameter) and place > self._last):
+            self._group_from = len(self.names)
+        # Those of a sharded module come together, in network order: then its last is nearest.
+        self.names.insert(self._group_from, name)
+        self._last = place
 
     @property
     def settled(self) -> bool:

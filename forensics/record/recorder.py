@@ -165,8 +165,9 @@ class Recorder:
             append=bool(known.segments),
         )
         self._arrival = arrival or ArrivalOrder(parameters, known.arrival_order)
-        self._watch = (
-            LoopWatch(
+        self._watch = None
+        if own_loop:
+            self._watch = LoopWatch(
                 parameters,
                 trained,
                 scaler,
@@ -177,10 +178,10 @@ class Recorder:
                 notes=LoopNotes(known.loop, first_step),
                 defer=parameters[0][1].device.type != "cpu",  # a CPU has nothing to wait for
                 shield=self.guard.shielding,
+                measure=self._output.measure,
             )
-            if own_loop
-            else None
-        )
+        for clause in self._output.lacking if world.leads else ():
+            self._lack(clause)
         self._model, self._trained, self._held_by = model, trained, held_by(trained)
         self._checkpoints = OwnCheckpoints(
             self.run_dir,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,8 +11,27 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from forensics.record.clipping import GradNorms
+from forensics.record.local_part import counts_here, is_distributed, local_part
 from forensics.record.plain_names import named_buffers, named_parameters
 from forensics.record.tensor_norms import largest_magnitudes, measure
+
+
+@dataclass(frozen=True)
+class PartOfTensor:
+    """What this rank holds of a tensor that is spread over several.
+
+    Attributes:
+        l2, nonfinite, absmax, v_ratio: the statistics, of the part alone; None: not taken.
+        numel: its elements.
+        counts: it goes into a sum over all ranks.
+    """
+
+    l2: float
+    nonfinite: int
+    absmax: float | None
+    v_ratio: float | None
+    numel: int
+    counts: bool
 
 
 @dataclass
@@ -23,10 +42,13 @@ class Snapshot:
         step: of the snapshot.
         kinds: per kind (``param``, ``buffer``, ``ema``, ``optimizer``) the names in network order
             and per statistic one value a name, None where it was not taken.
+        parts: by kind and name what this rank holds of the tensors that are spread over several;
+            their rows are to be made of the parts of all.
     """
 
     step: int
     kinds: dict[str, tuple[list[str], dict[str, list[Any]]]]
+    parts: dict[tuple[str, str], PartOfTensor] = field(default_factory=dict)
 
     def add_updates(self, updates: Mapping[str, float]) -> None:
         """Add what the step changed in each parameter (L2 norm by name)."""
@@ -72,6 +94,7 @@ class SnapshotTaker:
         named = [(kind, name, tensor) for kind, name, tensor in self._values() if tensor.numel()]
         grads = dict(zip(norms.names, norms.grads, strict=True)) if norms is not None else {}
         grads = {name: grad for name, grad in grads.items() if grad.numel()}
+        spread = {(k, n): tensor for k, n, tensor in named if is_distributed(tensor)}
         ratios = {} if scaled else dict(self._v_ratios(grads))
         found = measure(
             [tensor for _, _, tensor in named],
@@ -88,7 +111,7 @@ class SnapshotTaker:
         if norms is not None and "param" in kinds:
             names, stats = kinds["param"]
             stats.update(_gradient_statistics(names, norms, absmax, ratio_of))
-        return Snapshot(step, kinds)
+        return Snapshot(step, kinds, _parts(spread, kinds, absmax, ratio_of))
 
     def _values(self) -> Iterator[tuple[str, str, Tensor]]:
         """(kind, name, tensor) of everything floating that a training carries from step to step."""
@@ -121,9 +144,28 @@ class SnapshotTaker:
                     name = self._name_of.get(id(parameter), "")
                     state = optimizer.state.get(parameter, {})
                     second = state.get("exp_avg_sq")
+                    second = None if second is None else local_part(second)
                     grad = grads.get(name)
                     if second is not None and grad is not None and grad.shape == second.shape:
                         yield name, _v_ratio(grad, second, state["step"], group)
+
+
+def _parts(
+    spread: Mapping[tuple[str, str], Tensor],
+    kinds: Mapping[str, tuple[list[str], dict[str, list[Any]]]],
+    absmax: Mapping[str, float],
+    ratios: Mapping[str, float],
+) -> dict[tuple[str, str], PartOfTensor]:
+    """What this rank holds of tensors spread over several, by kind and name."""
+    parts = {}
+    for kind, (names, stats) in kinds.items() if spread else ():
+        for name, l2, bad in zip(names, stats["value_l2"], stats["value_nonfinite"], strict=True):
+            tensor = spread.get((kind, name))
+            if tensor is not None:
+                own = (absmax.get(name), ratios.get(name)) if kind == "param" else (None, None)
+                size, counts = local_part(tensor).numel(), counts_here(tensor)
+                parts[kind, name] = PartOfTensor(l2, bad, *own, size, counts)
+    return parts
 
 
 def _v_ratio(grad: Tensor, second: Tensor, step: Any, group: Mapping[str, Any]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ from forensics.record.activation_hooks import ActivationHooks
 from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.extra_columns import ExtraColumns
+from forensics.record.local_part import is_distributed
+from forensics.record.ranks.agreement import disagreement, plan_of
 from forensics.record.ranks.following import FollowingFiles
 from forensics.record.ranks.rank_record import RankRecord
+from forensics.record.ranks.shards import Shards
 from forensics.record.ranks.world import World
 from forensics.record.run_files import RunFiles
 from forensics.record.snapshots import Snapshot, SnapshotTaker
@@ -40,6 +43,11 @@ class Wanted:
     activations: bool = False
     extras: Sequence[str] = ()
     log_every: int = 1
+
+    @property
+    def plan(self) -> tuple[Any, ...]:
+        """What decides in which steps something is taken."""
+        return (self.columns, self.snapshot_every, tuple(self.extras), self.log_every)
 
 
 class StepOutput:
@@ -85,12 +93,24 @@ class StepOutput:
                 run_dir, world, wrapped, parameters, wanted.columns, guard, first_step=first_step
             )
         self._leads = world.leads
+        self.shards: Shards | None = None
+        if world.size > 1 and any(is_distributed(p) for _, p in parameters):
+            plan = [*plan_of(parameters), wanted.plan, first_step]
+            apart = disagreement(world, run_dir, plan)
+            self.shards = Shards(parameters, self.reducing, apart)
         self._hooks = ActivationHooks(model) if wanted.activations and world.leads else None
-        self.extras = ExtraColumns(wanted.extras, parameters, ema, wanted.log_every)
+        self.extras = ExtraColumns(
+            () if self.apart else wanted.extras,
+            parameters,
+            ema,
+            wanted.log_every,
+            None if self.shards is None else self.shards.added_up,
+        )
         self._snapshots = SnapshotTaker(model, parameters, optimizers, ema)
         self._began = time.perf_counter()
         self._snapshot: Snapshot | None = None
-        self._bad_in_a_row = 0
+        self._taken = False
+        self._bad_in_a_row, self._bad_grads = 0, False
         self._notes: dict[str, Any] = {}
         self._held: dict[str, Any] | None = None
         self._arm(first_step)
@@ -105,6 +125,8 @@ class StepOutput:
         """Other parameters are trained from now on."""
         self._snapshots = SnapshotTaker(self._model, parameters, self._optimizers, self._ema)
         self.extras.follow(parameters)
+        if self.shards is not None:
+            self.shards.follow(parameters)
 
     def reducing(self) -> None:
         """This rank's own part of the step is done; it waits for the others."""
@@ -114,12 +136,14 @@ class StepOutput:
     def observe(self, step: int, grads: GradNorms, *, scaled: bool) -> None:
         """The gradients before the clip: snapshot them where the step is due, or bad."""
         if self._ranks is not None:
-            self._ranks.reduced()
-        if self.extras.due(step):
-            self.extras.before_update()
-        bad = bool(grads.nonfinite) or not math.isfinite(grads.total)
-        if self._due(step) or (bad and self._bad_in_a_row < MOST_BAD_SNAPSHOTS):
-            self._take(step, grads, scaled)
+            self._ranks.reduced(grads)
+        bad = self._bad_grads = bool(grads.nonfinite) or not math.isfinite(grads.total)
+        try:
+            if self.extras.due(step):
+                self.extras.before_update()
+        finally:  # an error here must not keep this rank from what all ranks do
+            if self._due(step) or (bad and self._bad_in_a_row < MOST_BAD_SNAPSHOTS):
+                self._take(step, grads, scaled)
 
     def write(self, log: StepLog | SkipLog, *, hold: bool = False) -> None:
         """The finished step: on disk before this returns, as far as the disk allows.
@@ -128,9 +152,11 @@ class StepOutput:
             log: the step.
             hold: keep its row until ``complete`` tells the norm after the clip.
         """
-        if log.bad and self._snapshot is None and self._bad_in_a_row < MOST_BAD_SNAPSHOTS:
+        # A loss is this rank's alone: where all ranks take a snapshot, it must be no reason to.
+        bad = log.bad if self.shards is None else self._bad_grads
+        if bad and not self._taken and self._bad_in_a_row < MOST_BAD_SNAPSHOTS:
             self._take(log.step, None)
-        self._bad_in_a_row = self._bad_in_a_row + 1 if log.bad else 0
+        self._bad_in_a_row = self._bad_in_a_row + 1 if bad else 0
         cells = self._extra_cells(log)
         row = {**log.row(), **cells, **self._notes, "time_s": time.perf_counter() - self._began}
         if hold:
@@ -142,7 +168,7 @@ class StepOutput:
         self._files.write_snapshot(self._snapshot)
         if self._hooks is not None and self._hooks.armed:
             self._files.write_activations(log.step, *self._hooks.collect(log.scaler_scale))
-        self._snapshot, self._notes = None, {}
+        self._snapshot, self._notes, self._taken, self._bad_grads = None, {}, False, False
         self._arm(log.step + 1)
 
     def complete(self, post: float | None) -> None:
@@ -150,6 +176,24 @@ class StepOutput:
         if self._held is not None:
             row, self._held = self._held, None
             self._files.write_row({**row, "grad_l2_post_clip": post})
+
+    @property
+    def apart(self) -> str:
+        """Why nothing that is spread over the ranks can be added up; empty where all is well."""
+        return "" if self.shards is None else self.shards.apart
+
+    @property
+    def lacking(self) -> list[str]:
+        """What cannot be recorded of a sharded model, a clause each."""
+        if self.apart:
+            return [f"gradient norms and snapshots: the parameters are sharded, and {self.apart}"]
+        sharded = self.shards is not None and "param_digest" in self._wanted.columns
+        return ["param_digest: the parameters are sharded"] if sharded else []
+
+    @property
+    def measure(self) -> Callable[[Named, Sequence[Tensor]], GradNorms] | None:
+        """Takes the gradients of a step where they are spread over ranks."""
+        return None if self.shards is None else self.shards.grad_norms
 
     @property
     def closed(self) -> bool:
@@ -173,14 +217,20 @@ class StepOutput:
 
     def _take(self, step: int, grads: GradNorms | None, scaled: bool = False) -> None:
         """A snapshot of the step under way; a device too full for it costs the snapshot only."""
-        if not self._leads:
+        if self.apart or not (self._leads or self.shards is not None):
             return
-        with self._guard.writing("params", torch.OutOfMemoryError):
-            self._snapshot = self._snapshots.take(step, grads, scaled=scaled)
+        taken = None
+        try:
+            with self._guard.writing("params", torch.OutOfMemoryError):
+                taken = self._snapshots.take(step, grads, scaled=scaled)
+        finally:  # the other ranks wait for this one's part, whatever has become of it
+            self._snapshot = taken if self.shards is None else self.shards.whole(taken)
+            self._taken = taken is not None or self.shards is not None
 
     def _due(self, step: int) -> bool:
         every = self._wanted.snapshot_every
-        return self._leads and every > 0 and step % every == 0
+        takes_part = self._leads or self.shards is not None
+        return takes_part and every > 0 and step % every == 0
 
     def _arm(self, step: int) -> None:
         if self._hooks is not None and self._due(step):

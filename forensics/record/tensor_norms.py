@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from forensics.record.local_part import local_part
 from forensics.record.readback import read_scalars
 
 _PIECE = 1 << 22
@@ -40,12 +41,14 @@ def measure(tensors: Sequence[Tensor], alongside: Sequence[Tensor] = ()) -> Tens
     A norm is non-finite whenever an element is, and costs a fraction of an ``isfinite`` scan. So
     elements are counted (in a second read) only where the norm is bad; where none of them is, the
     norm itself has overflowed and is taken again in float64.
+
+    Of a DTensor all this is about the part that this rank holds.
     """
     values = read_scalars([*l2_norms(tensors), *alongside])
     l2, rest = values[: len(tensors)], values[len(tensors) :]
     counts, overflowed = [0] * len(l2), [False] * len(l2)
     suspects = [i for i, norm in enumerate(l2) if not math.isfinite(norm)]
-    closer = read_scalars([scalar for i in suspects for scalar in _closer_look(tensors[i])])
+    closer = read_scalars([scalar for i in suspects for scalar in closer_look(tensors[i])])
     for i, count, true_norm in zip(suspects, closer[::2], closer[1::2], strict=True):
         counts[i] = int(count)
         if not count:
@@ -56,18 +59,20 @@ def measure(tensors: Sequence[Tensor], alongside: Sequence[Tensor] = ()) -> Tens
 def l2_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The L2 norm of each tensor, on its device, shape ().
 
-    They are float32, those of float64 tensors float64.
+    They are float32, those of float64 tensors float64; of a DTensor that of this rank's part.
     """
-    return _norms(tensors, 2.0)
+    return _norms([local_part(tensor) for tensor in tensors], 2.0)
 
 
 @torch.no_grad()
 def largest_magnitudes(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The largest absolute value of each tensor, on its device, shape (); NaN where one is.
 
-    The tensors have elements. On a CPU ``aminmax`` takes a tenth of the time of a norm of order
-    infinity; elsewhere one launch for all of them is better than three for each.
+    The tensors have elements; of a DTensor the part that this rank holds may have none, and has 0.
+    On a CPU ``aminmax`` takes a tenth of the time of a norm of order infinity; elsewhere one launch
+    for all of them is better than three for each.
     """
+    tensors = [t if (t := local_part(tensor)).numel() else t.new_zeros(1) for tensor in tensors]
     quick = [_ordered(tensor) for tensor in tensors]
     others = iter(_norms([t for t, fast in zip(tensors, quick, strict=True) if not fast], math.inf))
     return [
@@ -108,11 +113,12 @@ def combine(norms: Sequence[float]) -> float:
     return math.nan if any(map(math.isnan, norms)) else math.hypot(*norms)
 
 
-def _closer_look(tensor: Tensor) -> tuple[Tensor, Tensor]:
+def closer_look(tensor: Tensor) -> tuple[Tensor, Tensor]:
     """How many elements are not finite, and the L2 norm in float64, safe from overflow.
 
     Piece by piece: the step that goes bad must not be the one that runs out of memory.
     """
+    tensor = local_part(tensor)
     if tensor.device.type == "mps":
         tensor = tensor.cpu()  # Metal has no float64
     wide = torch.complex128 if tensor.is_complex() else torch.float64

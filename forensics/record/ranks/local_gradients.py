@@ -19,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from forensics.record.clipping import GradNorms
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import combine, l2_norms, measure
 
@@ -45,7 +46,7 @@ class LocalNorms:
 
 
 @dataclass
-class _Bucket:
+class SeenBucket:
     """What was seen of one bucket; of a device other than the CPU it is not read yet."""
 
     parameters: Sequence[Tensor]
@@ -72,13 +73,13 @@ class MeasuringHook:
         self.__signature__ = inspect.signature(hook)  # DistributedDataParallel looks at it
         self.reducing: Callable[[], None] | None = None
         """Told when the last bucket of a step goes to the reduction."""
-        self._buckets: list[_Bucket] = []
+        self._buckets: list[SeenBucket] = []
 
     def __call__(self, state: Any, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """Measure the bucket, then reduce it."""
         if bucket.index() == 0:
             self._buckets.clear()
-        self._buckets.append(_measured(bucket))
+        self._buckets.append(measured(bucket))
         if self.reducing is not None and bucket.is_last():
             self.reducing()
         reduced: torch.futures.Future[torch.Tensor] = self.hook(state, bucket)
@@ -89,23 +90,33 @@ class MeasuringHook:
         buckets, self._buckets = self._buckets, []
         if not buckets:
             return None
-        waiting = [b for b in buckets if isinstance(b.nonfinite, Tensor)]
-        scalars = [t for b in waiting for t in (b.nonfinite, *b.norms) if isinstance(t, Tensor)]
-        values = iter(read_scalars(scalars))
-        for bucket in waiting:
-            bucket.nonfinite = int(next(values))
-            bucket.norms = [next(values) for _ in bucket.norms]
-            if bucket.nonfinite:
-                bucket.bad = [i for i, n in enumerate(bucket.norms) if not math.isfinite(n)]
-        return LocalNorms(
-            combine([float(norm) for b in buckets for norm in b.norms]),
-            sum(int(b.nonfinite) for b in buckets),
-            tuple(b.parameters[i] for b in buckets for i in b.bad),
-        )
+        read_buckets(buckets)
+        return norms_of(buckets)
+
+
+def read_buckets(buckets: Sequence[SeenBucket]) -> None:
+    """Read what is still on the device, in one go."""
+    waiting = [b for b in buckets if isinstance(b.nonfinite, Tensor)]
+    scalars = [t for b in waiting for t in (b.nonfinite, *b.norms) if isinstance(t, Tensor)]
+    values = iter(read_scalars(scalars))
+    for bucket in waiting:
+        bucket.nonfinite = int(next(values))
+        bucket.norms = [next(values) for _ in bucket.norms]
+        if bucket.nonfinite:
+            bucket.bad = [i for i, n in enumerate(bucket.norms) if not math.isfinite(n)]
+
+
+def norms_of(buckets: Sequence[SeenBucket]) -> LocalNorms:
+    """Buckets that have been read, as one."""
+    return LocalNorms(
+        combine([float(norm) for b in buckets for norm in b.norms]),
+        sum(int(b.nonfinite) for b in buckets),
+        tuple(b.parameters[i] for b in buckets for i in b.bad),
+    )
 
 
 @torch.no_grad()
-def _measured(bucket: Bucket) -> _Bucket:
+def measured(bucket: Bucket) -> SeenBucket:
     """One pass over a bucket.
 
     On the CPU a bad one is looked into at once; elsewhere the elements are counted on the device,
@@ -116,12 +127,48 @@ def _measured(bucket: Bucket) -> _Bucket:
     if buffer.device.type == "cpu":
         found = measure(gradients)
         bad = [i for i, count in enumerate(found.nonfinite) if count]
-        return _Bucket(parameters, found.l2, sum(found.nonfinite), bad)
+        return SeenBucket(parameters, found.l2, sum(found.nonfinite), bad)
     nonfinite = buffer.isfinite().logical_not_().sum()
-    return _Bucket(parameters, l2_norms(gradients), nonfinite)
+    return SeenBucket(parameters, l2_norms(gradients), nonfinite)
 
 
-class LocalGradients:
+class OwnGradients:
+    """A rank's own gradients, by whatever measures them; this one has nothing to measure.
+
+    Args:
+        names: of the parameters, by ``id``.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+        self._norms: LocalNorms | None = None
+        self._first: str | None = None
+
+    def fetch(self) -> None:
+        """Read what was measured; best where the loop has just waited for the device anyway."""
+
+    def take(self, scale: float) -> dict[str, Any]:
+        """Cells of this rank's row: its norm, unscaled, and what in it was not finite."""
+        self.fetch()
+        norms, self._norms = self._norms, None
+        if norms is None:
+            return {}
+        first, self._first = self._first, None
+        names = (self._names.get(id(parameter), "") for parameter in norms.bad)
+        return {
+            "grad_l2_local": norms.total / scale if scale else math.nan,
+            "grad_local_nonfinite": norms.nonfinite,
+            "first_nonfinite": first or next(filter(None, names), None),
+        }
+
+    def hand(self, grads: GradNorms) -> None:
+        """The reduced gradients, where they tell something of this rank's own, too."""
+
+    def close(self) -> None:
+        """Measure no more."""
+
+
+class LocalGradients(OwnGradients):
     """Measures the gradients of a DistributedDataParallel model on this rank.
 
     The hook is registered when the model first runs, so that a loop may register one of its own
@@ -141,9 +188,9 @@ class LocalGradients:
         reducing: Callable[[], None],
         say: Callable[[str], None],
     ) -> None:
-        self._names, self._reducing, self._say = names, reducing, say
+        super().__init__(names)
+        self._reducing, self._say = reducing, say
         self._hook: MeasuringHook | None = None
-        self._norms: LocalNorms | None = None
         self._first_run: RemovableHandle | None = None
         replica = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
         if replica is None:
@@ -152,22 +199,9 @@ class LocalGradients:
         self._first_run = replica.register_forward_pre_hook(self._attach)
 
     def fetch(self) -> None:
-        """Read what was measured; best where the loop has just waited for the device anyway."""
+        """Read what the hook has measured."""
         if self._hook is not None:
             self._norms = self._hook.take() or self._norms
-
-    def take(self, scale: float) -> dict[str, Any]:
-        """Cells of this rank's row: its norm, unscaled, and what in it was not finite."""
-        self.fetch()
-        norms, self._norms = self._norms, None
-        if norms is None:
-            return {}
-        names = (self._names.get(id(parameter), "") for parameter in norms.bad)
-        return {
-            "grad_l2_local": norms.total / scale if scale else math.nan,
-            "grad_local_nonfinite": norms.nonfinite,
-            "first_nonfinite": next(filter(None, names), None),
-        }
 
     def close(self) -> None:
         """Tell nobody any more. The hook itself stays: DistributedDataParallel cannot drop one."""

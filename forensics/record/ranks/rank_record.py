@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from forensics.errors import UsageError
+from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
-from forensics.record.ranks.local_gradients import LocalGradients
+from forensics.record.ranks.own_gradients import own_gradients
 from forensics.record.ranks.world import World
 from forensics.runlog.manifest import Ended
 from forensics.runlog.rank_files import (
@@ -60,7 +61,7 @@ class RankRecord:
         self._rows: StepWriter | None = None
         self._mark: MarkWriter | None = None
         names = {id(parameter): name for name, parameter in parameters}
-        self._local = LocalGradients(model, names, self.reducing, guard.lacks)
+        self._local = own_gradients(model, names, self._waits, guard.lacks)
         with guard.writing("ranks"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._mark = MarkWriter(mark_path(run_dir, world.rank))
@@ -70,9 +71,10 @@ class RankRecord:
         """This rank's own part of the step is done; it waits for the others."""
         self._put(Stage.REDUCTION)
 
-    def reduced(self) -> None:
-        """The gradients are reduced."""
+    def reduced(self, grads: GradNorms) -> None:
+        """The gradients are reduced, and these are they."""
         self._local.fetch()
+        self._local.hand(grads)
         self._put(Stage.REDUCED)
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -93,6 +95,10 @@ class RankRecord:
                 self._mark.end(ended.how, ended.message)
             if self._rows is not None:
                 self._rows.close()
+
+    def _waits(self, begins: bool) -> None:
+        """A collective before the reduction of the last gradients begins or ends."""
+        self._put(Stage.REDUCTION if begins else Stage.OWN)
 
     def _put(self, stage: Stage) -> None:
         with self._guard.writing("ranks"):
