@@ -88,3 +88,7 @@ class TrainingRaisedError(ForensicsError):
     """The recorded training raised an exception; the run says which."""
 
     exit_code = ExitCode.TRAINING_RAISED
+
+
+class StoreError(ForensicsError):
+    """A store of objects, or a web server, that does not answer or lets nobody in."""

@@ -120,7 +120,7 @@ def _told(run: Run) -> Iterator[str]:
     facts = table.facts or LogFacts()
     rows = f"{len(table):,} row{'' if len(table) == 1 else 's'}"
     why = f" ({facts.reason})" if facts.reason else ""
-    place = "standard input" if str(run.path) == "-" else run.path
+    place = "standard input" if str(run.path) == "-" else run.named()
     yield f"{place}: {rows} read as {table.source_format}{why}"
     for note in facts.notes:
         yield f"inferred: {note}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_terminal
+from forensics.cli.plot_options import picture_of, plot_options, prepare, put_figure, put_terminal
 from forensics.cli.reading_options import reading_of, reading_options
 from forensics.cli.two_runs import two_runs
 from forensics.diagnose.chart_series import chart_series
@@ -47,7 +47,7 @@ def plot_compare(
     prepare("plot-compare", out, show, (run_a, run_b))
     reading = reading_of(format_in, mapping)
     a, b = load_run(run_a, reading), load_run(run_b, reading)
-    out = out or (None if show else beside(a.path, "compare"))
+    out = out or (None if show else picture_of(a, "compare"))
     comparison = compare(a, b, rtol=rtol)
     series = chart_series(a), chart_series(b)
     if show:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from forensics.diagnose.chart_parts import ChartSeries
     from forensics.diagnose.param_map import ParamMap
+    from forensics.runlog.run import Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +30,8 @@ def plot_options(command: F) -> F:
     add_out = click.option(
         "--out",
         type=click.Path(path_type=Path),
-        help="The picture: .png (200 dpi), .svg or .pdf. Default: a .png beside the run.",
+        help="The picture: .png (200 dpi), .svg or .pdf. Default: a .png beside the run; of a "
+        "run in a store, in the current folder.",
     )
     add_show = click.option(
         "--show", is_flag=True, help="Draw in the terminal, too; alone, write no file."
@@ -65,6 +67,12 @@ def beside(run: Path, kind: str) -> Path:
     place = run if run.name not in ("", "..") else run.resolve()
     name = place.name if place.is_dir() else place.name.split(".", 1)[0] or place.name
     return place.with_name(f"{name}-{kind}.png")
+
+
+def picture_of(run: Run, kind: str) -> Path:
+    """Where the picture of a run goes by default: beside it, or here where it lies in a store."""
+    place = beside(run.path, kind)
+    return Path(place.name) if run.elsewhere else place
 
 
 def put_figure(figure: Figure, out: Path) -> None:

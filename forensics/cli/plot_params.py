@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_param_map
+from forensics.cli.plot_options import picture_of, plot_options, prepare, put_figure, put_param_map
 from forensics.cli.reading_options import reading_of
 from forensics.diagnose.param_map import param_map
 from forensics.errors import ExitCode
@@ -33,7 +33,7 @@ def plot_params(run: str, out: Path | None, show: bool) -> ExitCode:
     """
     prepare("plot-params", out, show, (run,))
     loaded = load_run(run, reading_of("", ()))
-    out = out or (None if show else beside(loaded.path, "params"))
+    out = out or (None if show else picture_of(loaded, "params"))
     drawn = param_map(loaded)
     if show:
         put_param_map(drawn)

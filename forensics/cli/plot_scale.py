@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from forensics.cli.plot_options import beside, plot_options, prepare, put_figure, put_terminal
+from forensics.cli.plot_options import picture_of, plot_options, prepare, put_figure, put_terminal
 from forensics.cli.reading_options import judging_progress, reading_of, reading_options
 from forensics.diagnose.chart_series import chart_series
 from forensics.diagnose.engine import diagnose
@@ -40,7 +40,7 @@ def plot_scale(
     """
     prepare("plot-scale", out, show, (run,))
     loaded = load_run(run, reading_of(format_in, mapping))
-    out = out or (None if show else beside(loaded.path, "scale"))
+    out = out or (None if show else picture_of(loaded, "scale"))
     diagnosis = diagnose(loaded, progress=judging_progress())
     series = chart_series(loaded, diagnosis)
     scale_of(series, diagnosis)

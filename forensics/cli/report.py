@@ -14,7 +14,7 @@ from forensics.cli.reading_options import judging_progress, reading_of, reading_
 from forensics.cli.streams import say
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
-from forensics.errors import ExitCode, InputError, UsageError
+from forensics.errors import ExitCode, InputError, StoreError, UsageError
 from forensics.render.output import REPORT_FORMATS, choose_format, look_of, render
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_joined, load_run
@@ -67,6 +67,7 @@ def report(
       forensics report runs/x --out report.html
       forensics report runs/x/steps.csv --fail-on error
       forensics report trainer_state.json
+      forensics report s3://bucket/runs/x
       tail -n +1 train.log | forensics report -
       forensics report metrics.csv --map loss=train/total --map lr=rate
 
@@ -125,7 +126,7 @@ def _diagnose_all(
                 thresholds=settings.thresholds,
                 progress=judging_progress(),
             )
-        except InputError as error:
+        except (InputError, StoreError) as error:
             errors.append({"path": path, "message": error.line()})
         else:
             diagnoses.append(diagnosis if keep_runs else replace(diagnosis, source=None))

@@ -15,10 +15,11 @@ from forensics.cli.output_options import look, output_options, put, spare_the_in
 from forensics.cli.streams import say
 from forensics.diagnose.catalogue import Catalogue
 from forensics.diagnose.finding import Severity
-from forensics.diagnose.survey import Choice, SurveyRow, find_runs, shown_path, worst
+from forensics.diagnose.survey import Choice, Search, SurveyRow, find_runs, shown_path, worst
 from forensics.diagnose.survey_pool import survey
-from forensics.errors import ExitCode, InputError, UsageError
+from forensics.errors import ExitCode, ForensicsError, InputError, UsageError
 from forensics.render.output import choose_format
+from forensics.runlog.stores.uri import is_uri
 from forensics.settings import SEVERITIES, load_settings
 
 Engine = Callable[..., list[SurveyRow]]
@@ -43,7 +44,7 @@ Engine = Callable[..., list[SurveyRow]]
 @click.option(
     "--catalogue",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="Keep the rows in this Parquet file; judge only runs that changed since.",
 )
 @click.option(
@@ -59,7 +60,7 @@ def scan(
     jobs: int | None,
     engine: str,
     scheduler: str | None,
-    catalogue: Path | None,
+    catalogue: str | None,
     fail_on: str | None,
     config: str | None,
     verbose: bool,
@@ -68,9 +69,10 @@ def scan(
 ) -> ExitCode:
     """Judge many runs: a table, worst first.
 
-    Every run in and below DIR is judged: a directory with steps.csv or run.json, and each log of
-    another program, known by what is in it. What tells of one run (a rotated log, a Trainer's
-    checkpoints) is one row; a run that cannot be read is a row that says why.
+    Every run in and below DIR (a directory, or its URI in a store) is judged: a directory with
+    steps.csv or run.json, and each log of another program, known by what is in it. What tells of
+    one run (a rotated log, a Trainer's checkpoints) is one row; a run that cannot be read is a row
+    that says why.
 
     \b
     Examples:
@@ -78,22 +80,27 @@ def scan(
       forensics scan runs /scratch/*/runs --jobs 8 --fail-on error
       forensics scan runs --format json --out scan.json
       forensics scan runs --catalogue scan.parquet
+      forensics scan s3://bucket/runs --jobs 8
       forensics scan /shared/runs --engine dask --scheduler tcp://10.0.0.1:8786
 
     Exit code: 0 done, 1 findings at or above --fail-on, 2 a DIR that does not exist, no run found
     or none that can be read, or with --fail-on none that severe but one that cannot be read.
     """
+    if catalogue is not None and is_uri(catalogue):
+        hint = "keep it on this machine, and copy it to the store"
+        raise UsageError("a catalogue is a file of this machine", where="--catalogue", hint=hint)
     if scheduler is not None and engine != "dask":
         raise UsageError("is an option of --engine dask", where="--scheduler")
     settings = load_settings(config)
-    gone = [place for place in directories if not os.path.lexists(place)]
-    passed: list[str] = []
-    paths = list(find_runs([place for place in directories if place not in gone], passed))
+    search = Search()
+    there = list(filter(_is_there, directories))
+    paths = list(find_runs(there, search))
+    gone = [*map(_gone, set(directories).difference(there)), *search.failed]
     if not paths and gone:
-        raise _gone(gone[0])
+        raise gone[0]
     if not paths:
         where = ", ".join(directories)
-        _tell_passed(passed, verbose=verbose)
+        _tell_passed(search.passed, verbose=verbose)
         hint = (
             "a run has steps.csv or run.json; a log is named like one, as train.log or metrics.csv"
         )
@@ -102,12 +109,14 @@ def scan(
     choice = Choice(
         select=settings.select, ignore=settings.ignore, thresholds=dict(settings.thresholds)
     )
-    kept = None if catalogue is None else Catalogue(catalogue, choice)
-    rows = _survey(paths, partial(_engine(engine, scheduler), choice=choice, jobs=jobs), kept)
+    kept = None if catalogue is None else Catalogue(Path(catalogue), choice)
+    known = [] if kept is None else kept.known(paths, search.marks)
+    judged = partial(_engine(engine, scheduler), choice=choice, jobs=jobs)
+    rows = _survey(paths, known, judged, kept)
     put(_rendered(rows, choose_format(form, out), out), out)
-    _tell_passed(passed, verbose=verbose)
-    for place in gone:
-        say(_gone(place).line())
+    _tell_passed(search.passed, verbose=verbose)
+    for error in gone:
+        say(error.line())
     limit = Severity[fail_on.upper()] if fail_on else settings.fail_on
     return _exit_code(rows, limit, missing=bool(gone))
 
@@ -122,7 +131,12 @@ def _tell_passed(passed: Sequence[str], *, verbose: bool) -> None:
         say(f"passed over {files} no training log{'s' * (len(passed) > 1)}; --verbose names them")
 
 
-def _gone(place: str) -> InputError:
+def _is_there(place: str) -> bool:
+    """Is it? A store is asked when it is searched."""
+    return is_uri(place) or os.path.lexists(place)
+
+
+def _gone(place: str) -> ForensicsError:
     from forensics.runlog.meant import no_such
 
     return no_such(Path(place))
@@ -137,9 +151,10 @@ def _engine(name: str, scheduler: str | None) -> Engine:
     return partial(survey_on_dask, scheduler=scheduler)
 
 
-def _survey(paths: Sequence[str], judged: Engine, kept: Catalogue | None) -> list[SurveyRow]:
+def _survey(
+    paths: Sequence[str], known: Sequence[SurveyRow], judged: Engine, kept: Catalogue | None
+) -> list[SurveyRow]:
     """Judge those that the catalogue does not know as they are, and put them into it."""
-    known = [] if kept is None else kept.known(paths)
     left = set(paths) - {row.path for row in known}
     rows = _with_bar([path for path in paths if path in left], judged, kept) if left else []
     if kept is not None:

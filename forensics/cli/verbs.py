@@ -20,17 +20,22 @@ class Verb:
     """Where a verb's command lives, and the line that ``forensics --help`` shows for it.
 
     ``trains``: it runs a training, whose libraries choose their threads as they do elsewhere.
+    ``stores``: it takes paths in object stores, too.
     """
 
     module: str
     attribute: str
     help: str
     trains: bool = False
+    stores: bool = False
 
 
 VERBS: Mapping[str, Verb] = {
     "report": Verb(
-        "forensics.cli.report", "report", "Say what went wrong in a run, and what to do about it."
+        "forensics.cli.report",
+        "report",
+        "Say what went wrong in a run, and what to do about it.",
+        stores=True,
     ),
     "bisect": Verb(
         "forensics.cli.bisect",
@@ -53,31 +58,37 @@ VERBS: Mapping[str, Verb] = {
         "forensics.cli.params",
         "params",
         "Tell which parameters are large, moved first, went bad first.",
+        stores=True,
     ),
     "compare": Verb(
         "forensics.cli.compare",
         "compare",
         "Say whether two runs are the same, and where they part.",
+        stores=True,
     ),
     "plot": Verb(
         "forensics.cli.plot",
         "plot",
         "Draw a run on one page: loss, norms, rate, scale, skips, findings.",
+        stores=True,
     ),
     "plot-scale": Verb(
         "forensics.cli.plot_scale",
         "plot_scale",
         "Draw the loss scale: growths, backoffs, skips, and its limits.",
+        stores=True,
     ),
     "plot-params": Verb(
         "forensics.cli.plot_params",
         "plot_params",
         "Draw the gradient norm of every parameter as a heat map.",
+        stores=True,
     ),
     "plot-compare": Verb(
         "forensics.cli.plot_compare",
         "plot_compare",
         "Draw two runs over each other, and where they part.",
+        stores=True,
     ),
     "inspect": Verb(
         "forensics.cli.inspect",
@@ -85,12 +96,20 @@ VERBS: Mapping[str, Verb] = {
         "Say whether a saved state is finite, and what in it is not.",
     ),
     "convert": Verb(
-        "forensics.cli.convert", "convert", "Write a log of another program as a steps.csv."
+        "forensics.cli.convert",
+        "convert",
+        "Write a log of another program as a steps.csv.",
+        stores=True,
     ),
     "watch": Verb(
         "forensics.cli.watch", "watch", "Follow a run that goes on; exit 1 when something is wrong."
     ),
-    "scan": Verb("forensics.cli.scan", "scan", "Judge many runs: a table, worst first."),
+    "scan": Verb(
+        "forensics.cli.scan",
+        "scan",
+        "Judge many runs: a table, worst first.",
+        stores=True,
+    ),
 }
 
 
@@ -128,6 +147,8 @@ class VerbGroup(click.Group):
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
             raise click.UsageError(f"there is no verb {name!r}; {_hint(name)}", ctx)
+        if name in VERBS and not VERBS[name].stores:
+            _refuse_stores(name, args[1:])
         return super().resolve_command(ctx, args)
 
 
@@ -145,12 +166,24 @@ def _imported_lean(name: str) -> ModuleType:
         gc.enable()
 
 
+def _refuse_stores(verb: str, args: list[str]) -> None:
+    """Say of a verb that works on files of this machine that a URI is none, before it looks."""
+    if not any("://" in arg for arg in args):
+        return
+    from forensics.errors import UsageError
+    from forensics.runlog.stores.uri import is_uri
+
+    for arg in filter(is_uri, args):
+        what = f"{verb} works on files of this machine"
+        raise UsageError(what, where=arg, hint="copy the run here first")
+
+
 def _hint(name: str) -> str:
     import shlex
 
     from forensics.settings import nearest
 
-    if os.path.exists(name):
+    if os.path.exists(name) or "://" in name:
         return f"did you mean `forensics report {shlex.quote(name)}`?"
     hint = nearest(name, VERBS, cutoff=0.7)  # else every short verb is like another
     return hint if hint.startswith("did") else f"verbs are {', '.join(VERBS)}"

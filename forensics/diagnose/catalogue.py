@@ -18,6 +18,7 @@ from forensics.diagnose.survey import Choice, SurveyRow
 from forensics.errors import InputError, OutputError
 from forensics.runlog.atomic import replacing
 from forensics.runlog.fingerprint import fingerprint
+from forensics.runlog.stores.uri import is_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +37,9 @@ COLUMNS = (
     "settings",
     "fingerprint",
 )
-"""``path`` is absolute; ``severity`` empty where there is no finding; ``judged`` UTC, ISO 8601;
-``settings`` a digest of rules and thresholds; ``fingerprint`` of the files, as they were judged."""
+"""``path`` is absolute, or a URI; ``severity`` empty where there is no finding; ``judged`` UTC,
+ISO 8601; ``settings`` a digest of rules and thresholds; ``fingerprint`` of the files, as they were
+judged."""
 _EVERY_S = 30.0
 Entry = Mapping[str, Any]
 
@@ -65,11 +67,18 @@ class Catalogue:
         self._old = _read(path)
         self._saved = time.monotonic()
 
-    def known(self, paths: Iterable[str]) -> list[SurveyRow]:
-        """The rows of those runs that are as they were; fingerprints of all are taken now."""
+    def known(
+        self, paths: Iterable[str], marks: Mapping[str, str] | None = None
+    ) -> list[SurveyRow]:
+        """The rows of those runs that are as they were; fingerprints of all are taken now.
+
+        Args:
+            paths: the runs.
+            marks: fingerprints of those in stores.
+        """
         rows = []
         for path in paths:
-            self._marks[path] = fingerprint(path)
+            self._marks[path] = (marks or {}).get(path, "") if is_uri(path) else fingerprint(path)
             entry = self._old.get(_key(path))
             if entry is not None and self._holds(entry, self._marks[path]):
                 rows.append(_row(entry, path))
@@ -133,7 +142,7 @@ def _digest(choice: Choice) -> str:
 
 
 def _key(path: str) -> str:
-    return _text(os.path.realpath(path))
+    return _text(path if is_uri(path) else os.path.realpath(path))
 
 
 def _text(text: str) -> str:

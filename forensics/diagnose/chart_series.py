@@ -70,7 +70,7 @@ def charts_of(
         made = (_loss, _norm, _lr, scale_chart, skip_rate_chart) if rows else ()
         charts = [chart for make in made if (chart := make(signals, grid)) is not None]
     return ChartSeries(
-        path=str(signals.run.path),
+        path=signals.run.named(),
         first_step=signals.step_at(0) if rows else None,
         last_step=signals.last_step if rows else None,
         unit=PER_STEP if facts is None else facts.unit,

@@ -129,14 +129,14 @@ def compare(a: Run, b: Run, *, rtol: float = 0.0) -> Comparison:
     if len(mine) == 0:
         raise InputError(
             "has no step in common with the other run",
-            where=b.path,
-            hint=f"{a.path} has {_extent(left)}, {b.path} {_extent(right)}",
+            where=b.named(),
+            hint=f"{a.named()} has {_extent(left)}, {b.named()} {_extent(right)}",
         )
     rows = np.asarray(mine, dtype=np.int64), np.asarray(theirs, dtype=np.int64)
     step = left.step[rows[0]]
     names = [name for name in left.table if name in right.table and name not in CLOCKS | {"step"}]
     if not names:
-        raise InputError("has no column in common with the other run but the step", where=b.path)
+        raise InputError("has no column in common with the other run but the step", where=b.named())
     with np.errstate(all="ignore"):
         columns = tuple(_column(left, right, name, rows, rtol) for name in names)
         whole = changes(left, right, rows)
@@ -145,8 +145,8 @@ def compare(a: Run, b: Run, *, rtol: float = 0.0) -> Comparison:
     only_b, longer_b = _unshared(right.step, step)
     likeness = _likeness(columns, only_a + only_b)
     return Comparison(
-        path_a=str(a.path),
-        path_b=str(b.path),
+        path_a=a.named(),
+        path_b=b.named(),
         rtol=rtol,
         likeness=likeness,
         reason=bad + _reason(columns, likeness, only_a + only_b),

@@ -14,7 +14,7 @@ from forensics.diagnose.excerpts import with_excerpts
 from forensics.diagnose.finding import Diagnosis, Finding, Outcome, RuleOutcome
 from forensics.diagnose.rule import Rule
 from forensics.diagnose.signals import Signals
-from forensics.errors import UsageError
+from forensics.errors import StoreError, UsageError
 from forensics.runlog.run import Run
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def _apply(rule: Rule, signals: Signals, settings: Any) -> tuple[RuleOutcome, li
             found = [dated(signals, finding) for finding in rule.find(signals, settings)]
             if not found and rule.too_little is not None:
                 reason = rule.too_little(signals, settings)
+    except StoreError:  # no rule's fault, and half a run is no run
+        raise
     except Exception as error:  # noqa: BLE001 - one broken rule must not hide the others
         reason = f"{type(error).__name__}: {error}"
         return RuleOutcome(rule=rule.id, outcome=Outcome.FAILED, reason=reason), []

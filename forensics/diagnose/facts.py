@@ -43,7 +43,7 @@ def facts_of(signals: Signals, summary: str = "") -> RunFacts:
     manifest = run.manifest
     learned = run.steps.facts or LogFacts()
     return RunFacts(
-        path=str(run.path),
+        path=run.named(),
         steps=rows,
         first_step=signals.step_at(0) if rows else None,
         last_step=signals.step_at(rows - 1) if rows else None,
@@ -199,7 +199,7 @@ def _how_to_judge(run: Run) -> str:
     if not whole or not log.is_file() or not begins or begins[0] is None:
         return ""
     return (
-        f"; to judge it: head -n {begins[0] - 1} {shlex.quote(str(log))} > earlier.csv, "
+        f"; to judge it: head -n {begins[0] - 1} {shlex.quote(run.named(log))} > earlier.csv, "
         f"then report on that"
     )
 

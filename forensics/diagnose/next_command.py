@@ -41,7 +41,14 @@ REPLAYED = frozenset(
 """Roots whose operator, parameter or sample the log does not tell, and a replay does."""
 FROM_THE_START = 1_000
 """Step up to which a training is made again from its first step: minutes for a small model."""
-_OF_THE_LOG = ("broken-log", "resume-seam", "stuck-log", "lost-rank", "loop-order")
+_OF_THE_LOG = (
+    "broken-log",
+    "resume-seam",
+    "stuck-log",
+    "lost-rank",
+    "loop-order",
+    "unbounded-loss",
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SPACINGS = (1, 2, 5, 10, 20, 50, 100)
 """Steps between checkpoints: at least three of them lie before the bad step."""
@@ -58,16 +65,16 @@ def next_command(signals: Signals, root: Finding) -> str:
     if root.rule in REPLAYED and has_state_before(signals, root):
         directory = signals.run.checkpoints[0].path.parent
         own = recipe_option(signals.run)
-        return f"forensics bisect --ckpt-dir {shlex.quote(str(directory))}{own}"
+        return f"forensics bisect --ckpt-dir {shlex.quote(signals.run.named(directory))}{own}"
     if root.rule in REPLAYED and trains_from_the_start(signals, root):
         run = signals.run
-        return f"forensics bisect {shlex.quote(str(run.path))}{recipe_option(run)}"
+        return f"forensics bisect {shlex.quote(run.named())}{recipe_option(run)}"
     if root.rule in REPLAYED and (again := _record_again(signals, root)):
         return again
     if root.rule not in _OF_THE_LOG and _has_gradients(signals, root.first_step):
         run = signals.run
         target = run.path if run.path.is_dir() else run.path.parent
-        return f"forensics params {shlex.quote(str(target))} --step {root.first_step}"
+        return f"forensics params {shlex.quote(run.named(target))} --step {root.first_step}"
     return f"forensics rules {root.rule}"
 
 
@@ -87,11 +94,13 @@ def command_for_exception(signals: Signals) -> str:
     )
     if has_state_before(signals, raised):
         directory = run.checkpoints[0].path.parent
-        return f"forensics bisect --ckpt-dir {shlex.quote(str(directory))}{recipe_option(run)}"
+        return (
+            f"forensics bisect --ckpt-dir {shlex.quote(run.named(directory))}{recipe_option(run)}"
+        )
     if trains_from_the_start(signals, raised):
-        return f"forensics bisect {shlex.quote(str(run.path))}{recipe_option(run)}"
+        return f"forensics bisect {shlex.quote(run.named())}{recipe_option(run)}"
     if run.path.is_dir() and _has_gradients(signals, step):
-        return f"forensics params {shlex.quote(str(run.path))} --step {step}"
+        return f"forensics params {shlex.quote(run.named())} --step {step}"
     return ""
 
 
@@ -145,8 +154,8 @@ def _record_again(signals: Signals, root: Finding) -> str:
     if not known or run.checkpoints or _has_gradients(signals, root.first_step):
         return ""
     every = max((n for n in _SPACINGS if 3 * n <= root.first_step), default=1)
-    config = shlex.quote(str(run.path / "run.json"))
-    out = shlex.quote(f"{run.path}-again")
+    config = shlex.quote(run.named(run.path / "run.json"))
+    out = shlex.quote(f"{run.named()}-again")
     return f"forensics record {name} --config {config} --checkpoint-every {every} --out {out}"
 
 

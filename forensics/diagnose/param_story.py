@@ -100,7 +100,7 @@ def param_story(
         routine = _routine(signals, data)
         usual = row_medians(data.growth)
         return ParamStory(
-            path=str(run.path),
+            path=run.named(),
             snapshots=len(data.steps),
             first_step=int(data.steps[0]),
             last_step=int(data.steps[-1]),
@@ -129,7 +129,7 @@ def _read(signals: Signals, run: Run) -> _Data:
     if run.params is None or first is None:
         raise InputError(
             "has no per-parameter snapshots",
-            where=run.path,
+            where=run.named(),
             hint="record with snapshots to have them; `forensics report` needs none",
         )
     shape = first.values.shape

@@ -11,9 +11,10 @@ import numpy as np
 from forensics.diagnose.engine import Overrides, diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
 from forensics.diagnose.signals import Signals
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, InputError, StoreError
 from forensics.frozen import dataclass
 from forensics.runlog.run import load_run
+from forensics.runlog.stores.uri import is_uri
 
 MARKS = ("steps.csv", "steps.csv.gz", "run.json")
 """Files that make a directory a run."""
@@ -69,7 +70,22 @@ class SurveyRow:
 UNREADABLE = "unreadable"
 
 
-def find_runs(places: Sequence[str], passed: list[str] | None = None) -> Iterator[str]:
+class Search:
+    """What a search for runs tells beside the runs.
+
+    Attributes:
+        passed: files that are called like logs and are none.
+        failed: why a place in a store could not be searched.
+        marks: by the URI of a run what ``fingerprint`` would say of it.
+    """
+
+    def __init__(self) -> None:
+        self.passed: list[str] = []
+        self.failed: list[ForensicsError] = []
+        self.marks: dict[str, str] = {}
+
+
+def find_runs(places: Sequence[str], search: Search | None = None) -> Iterator[str]:
     """The runs in and below some directories, each once, in order of name.
 
     A directory that is a run is not searched further: what is in it belongs to it. In others a log
@@ -78,19 +94,37 @@ def find_runs(places: Sequence[str], passed: list[str] | None = None) -> Iterato
     its row says why. Links to directories are not followed.
 
     Args:
-        places: directories and files.
-        passed: takes the files that are called like logs and are none.
+        places: directories and files, and URIs of either.
+        search: takes what else is found.
     """
     seen: set[str] = set()
+    search = search or Search()
     for place in places:
-        for path in _runs_at(place, [] if passed is None else passed):
-            real = os.path.realpath(path)
+        found = _runs_elsewhere if is_uri(place) else _runs_at
+        for path in found(place, search):
+            real = path if is_uri(path) else os.path.realpath(path)
             if real not in seen:
                 seen.add(real)
                 yield path
 
 
-def _runs_at(place: str, passed: list[str]) -> Iterator[str]:
+def _runs_elsewhere(place: str, search: Search) -> Iterator[str]:
+    from forensics.runlog.stores.searching import search_mirror_of
+
+    try:
+        mirror = search_mirror_of(place)
+    except (InputError, StoreError) as error:
+        search.failed.append(error)
+        return
+    below = Search()
+    for path in _runs_at(str(mirror.path), below):
+        uri = mirror.uri_of(Path(path)) or path
+        search.marks[uri] = mirror.fingerprint(Path(path))
+        yield uri
+    search.passed.extend(mirror.uri_of(Path(path)) or path for path in below.passed)
+
+
+def _runs_at(place: str, search: Search) -> Iterator[str]:
     if not os.path.isdir(place):
         yield place
         return
@@ -104,7 +138,7 @@ def _runs_at(place: str, passed: list[str]) -> Iterator[str]:
             continue
         found = search_folder(Path(directory), files, below)
         below[:] = found.below
-        passed.extend(map(str, found.passed))
+        search.passed.extend(map(str, found.passed))
         yield from map(str, found.places)
     yield from sorted(closed)
 
@@ -160,5 +194,7 @@ def worst(rows: Sequence[SurveyRow]) -> Severity | None:
 
 def shown_path(path: str) -> str:
     """The path as short as it can be told from here."""
+    if is_uri(path):
+        return path
     absolute, here = Path(path).absolute(), Path.cwd()
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else path

@@ -12,6 +12,7 @@ from forensics.diagnose.survey import Choice, SurveyRow, survey_one, unreadable
 from forensics.diagnose.survey_chunk import DIED, Judge, chunks_of, judge_chunk
 from forensics.diagnose.survey_pool import OnRow
 from forensics.errors import InputError, MissingExtraError
+from forensics.runlog.stores.uri import is_uri
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,7 +37,8 @@ def survey_on_dask(
     run that does it is a row that says so.
 
     Args:
-        paths: the runs, each once; every worker must find them under the same absolute paths.
+        paths: the runs, each once; every worker must find them under the same absolute paths or
+            URIs.
         choice: rules and thresholds.
         scheduler: its address, such as ``tcp://10.0.0.1:8786``; None starts processes here.
         jobs: processes to start; None for as many as there are processors.
@@ -49,7 +51,7 @@ def survey_on_dask(
     """
     told = on_row or (lambda row: None)
     rows: list[SurveyRow] = []
-    given = {os.path.abspath(path): path for path in paths}
+    given = {path if is_uri(path) else os.path.abspath(path): path for path in paths}
     with _client(scheduler, jobs) as client:
         for row in _judged(client, list(given), choice, judge):
             rows.append(replace(row, path=given[row.path]))

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from forensics.frozen import dataclass
+from forensics.runlog.csv_reader.spans import opened
 
-_NAME = re.compile(r"step-(\d{1,18})(\.nonfinite)?\.pt\Z")
+_NAME = re.compile(r"step-(\d{1,18})(\.nonfinite)?(\.pt)?\Z")
+_DISTRIBUTED = ".metadata"
+"""What a folder of torch.distributed.checkpoint has once it is whole."""
 _LARGEST_HEALTH = 16 << 20
+_STATES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
+"""How files end that hold weights; their first bytes must agree."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class CheckpointInfo:
 
     Attributes:
         step: the state is the one *before* this step.
-        path: the checkpoint file.
+        path: the checkpoint file; of a sharded training a folder.
         healthy: is it fit to resume from, as its health file says; False for a state kept aside
             as non-finite, None where no health file tells.
         health: the parsed ``step-N.health.json``, or empty.
@@ -74,13 +79,25 @@ def checkpoints_in(directory: Path) -> tuple[CheckpointInfo, ...]:
 
 
 def read_checkpoint_info(path: Path) -> CheckpointInfo | None:
-    """What the name of a checkpoint and its health file say; None for a file of another name."""
+    """What the name of a checkpoint and its health file say; None for anything else."""
     match = _NAME.match(path.name)
-    if not match or not path.is_file():
+    if not match or not (path if match.group(3) else path / _DISTRIBUTED).is_file():
         return None
     health = _health(path)
     healthy = False if match.group(2) else _verdict(health)
     return CheckpointInfo(int(match.group(1)), path, healthy, health)
+
+
+def is_state(path: Path) -> bool:
+    """Is a file a saved state of some kind, by its name and its first bytes?"""
+    if path.suffix not in _STATES:
+        return False
+    try:
+        with opened(path) as file:
+            start = file.read(16)
+    except OSError:
+        return False
+    return start.startswith((b"PK\x03\x04", b"\x80")) or start[8:9] == b"{"
 
 
 def bad_tensors(health: Mapping[str, Any]) -> tuple[BadTensor, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from forensics.errors import InputError, UsageError
 from forensics.frozen import dataclass
 from forensics.runlog.activations import ActivationStore
-from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in
+from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in, is_state
 from forensics.runlog.lock import LOCK_NAME, Holding, read_lock
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest, NewerSchemaError, read_manifest
 from forensics.runlog.params import ParamStore
@@ -22,9 +22,11 @@ from forensics.runlog.rank_files import RankMark, read_mark
 from forensics.runlog.reading import Reading
 from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import is_own_log, read_steps
+from forensics.runlog.stores.uri import is_uri
 
 if TYPE_CHECKING:
     from forensics.diagnose.finding import Diagnosis
+    from forensics.runlog.stores.mirror import Mirror
 
 __all__ = ["CheckpointInfo", "Run", "load_run"]
 
@@ -32,8 +34,6 @@ STEP_LOGS = ("steps.csv", "steps.csv.gz")
 _PARTS = (MANIFEST_NAME, "params", "activations", "checkpoints", "ranks", "superseded")
 _EVIDENCE = ("params", "activations", "checkpoints", "superseded")
 """Parts that tell something of a run whose step log cannot be read."""
-_STATES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
-"""How files end that hold weights; their first bytes must agree."""
 _RANK = re.compile(r"rank-(\d{5})\.csv\Z")
 _LARGEST_JSON = 64 << 20
 
@@ -43,7 +43,8 @@ class Run:
     """One run.
 
     Attributes:
-        path: the run directory, or the step log when that is all there is.
+        path: the run directory, or the step log when that is all there is; of a run that lies
+            elsewhere what stands for it here, which ``named`` calls by its URI.
         steps: the step log; no rows where it is missing.
         manifest: ``run.json``, or None.
         params: per-parameter snapshots, or None.
@@ -59,6 +60,7 @@ class Run:
         part_repairs: what was wrong with the parts beside the step log.
         unfinished: nobody has written how it ended, and its process is not known to be gone: it
             may still be being written, and a torn end is no damage.
+        elsewhere: what stands for the places in stores that it was read from.
     """
 
     path: Path
@@ -74,6 +76,13 @@ class Run:
     superseded: tuple[StepTable, ...] = ()
     part_repairs: tuple[Repair, ...] = ()
     unfinished: bool = False
+    elsewhere: tuple[Mirror, ...] = ()
+
+    def named(self, path: Path | None = None) -> str:
+        """A path in the run (default: the run's own) as the user would type it."""
+        place = self.path if path is None else path
+        uris = (mirror.uri_of(place) for mirror in self.elsewhere)
+        return next(filter(None, uris), str(place))
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
@@ -104,14 +113,19 @@ def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Ru
     Args:
         path: a run directory, its ``steps.csv`` or ``run.json`` (both load the whole run), or a
             log on its own, whoever wrote it: compressed or not, ``-`` for standard input, or a
-            directory with such logs in it.
+            directory with such logs in it. Or the URI of one: ``s3://bucket/runs/x``.
         reading: what the user says of a foreign log's format and columns.
 
     Raises:
         InputError: there is no such file, no run in the directory, no training log in the file,
             or a newer version of this program has written it.
         UsageError: ``reading`` names a format or a column that is not there.
+        StoreError: the store that a URI names does not answer, or refuses.
     """
+    if is_uri(path):
+        from forensics.runlog.stores.loading import from_elsewhere
+
+        return from_elsewhere([path], lambda places: load_run(places[0], reading))
     source = Path(path)
     reading = reading or Reading()
     if str(source) == "-":
@@ -145,7 +159,7 @@ def _load_foreign(source: Path, reading: Reading) -> Run:
     piped = str(source) == "-"
     if not piped and source.is_dir():
         return _load_logs_in(source, reading)
-    if not piped and source.is_file() and _is_state(source):
+    if not piped and source.is_file() and is_state(source):
         raise InputError(
             "is a saved state, not a log",
             where=source,
@@ -163,7 +177,7 @@ def _load_logs_in(directory: Path, reading: Reading) -> Run:
     if not chosen.files:
         from forensics.runlog.meant import in_directory
 
-        hint = in_directory(directory, _is_run, _is_state)
+        hint = in_directory(directory, _is_run, is_state)
         raise InputError("holds no run", where=directory, hint=hint)
     steps = read_chosen(directory, chosen, reading)
     return Run(path=directory, steps=steps, superseded=steps.earlier)
@@ -197,6 +211,10 @@ def load_joined(paths: Sequence[str | os.PathLike[str]], reading: Reading | None
     """
     from forensics.runlog.foreign_logs import read_foreign
 
+    if any(map(is_uri, paths)):
+        from forensics.runlog.stores.loading import from_elsewhere
+
+        return from_elsewhere(paths, lambda places: load_joined(places, reading))
     sources = [Path(path) for path in paths]
     _refuse_no_files(sources)
     steps = read_foreign(sources, reading or Reading())
@@ -232,18 +250,6 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
 
 def _is_run(directory: Path) -> bool:
     return any((directory / name).exists() for name in (*STEP_LOGS, MANIFEST_NAME, "params"))
-
-
-def _is_state(path: Path) -> bool:
-    """Is a file a saved state of some kind, by its name and its first bytes?"""
-    if path.suffix not in _STATES:
-        return False
-    try:
-        with path.open("rb") as file:
-            start = file.read(16)
-    except OSError:
-        return False
-    return start.startswith((b"PK\x03\x04", b"\x80")) or start[8:9] == b"{"
 
 
 # -- the parts: one that is broken becomes a repair, and the others are read -----------------

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from forensics.frozen import dataclass
 from forensics.runlog.atomic import replacing
+from forensics.runlog.csv_reader.spans import arrow_source, opened
 from forensics.runlog.snapshot_layout import (
     CHECKSUM,
     NAMES_CHECKSUM,
@@ -64,7 +65,8 @@ def read_journal(path: Path) -> Journal:
     that follows.
     """
     _check_regular(path)
-    data = path.read_bytes()
+    with opened(path) as file:
+        data = file.read()
     batches: list[pa.RecordBatch] = []
     if not data[:8].strip(b"\0"):
         return Journal(())
@@ -132,7 +134,7 @@ def open_parquet(path: Path, layout: SnapshotLayout) -> tuple[RowGroup, ...]:
     import pyarrow.parquet as pq
 
     _check_regular(path)
-    metadata = pq.read_metadata(path)
+    metadata = pq.read_metadata(arrow_source(path))
     if metadata.num_rows > LARGEST_PART:
         raise ValueError(f"claims {metadata.num_rows} rows")
     index = {metadata.schema.column(i).name: i for i in range(metadata.num_columns)}
@@ -171,7 +173,10 @@ def read_parquet(
     """
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, read_dictionary=list(layout.labels)) as file:
+    source = arrow_source(path)
+    # What lies elsewhere is asked for in few large parts, not column by column.
+    elsewhere = source is not path
+    with pq.ParquetFile(source, read_dictionary=list(layout.labels), pre_buffer=elsewhere) as file:
         there = set(file.schema_arrow.names)
         wanted = [name for name in columns if name in there]
         return one_chunk(file.read_row_groups(list(groups), columns=wanted), layout)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forensics.errors import InputError
+from forensics.runlog.csv_reader.spans import opened
 from forensics.runlog.csv_reader.table import read_table
 from forensics.runlog.schema import CANONICAL_NAMES
 from forensics.runlog.step_writer import StepWriter
@@ -29,7 +30,7 @@ def is_own_log(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with opened(path) as file:
             start = file.read(_PEEK)
     except OSError:
         return True  # whose reader says what is wrong with it

@@ -1,4 +1,4 @@
-"""Parts of a file that are read as if they were all of it: of a log that is being written.
+"""How a log is opened: where it lies, or only parts of it, as of a log that is being written.
 
 The file is read where it lies, as a copy of a log of some gigabytes would fill a disk or, where
 temporary files lie in memory, that.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -17,6 +17,9 @@ Span = tuple[int, int]
 """First byte, and the one after the last."""
 
 _ONLY: dict[str, tuple[Span, ...]] = {}
+Opener = Callable[[bool], BinaryIO]
+"""Opens what a file stands for; told whether it is read from the beginning to the end."""
+_ELSEWHERE: dict[str, Opener] = {}
 
 
 @contextmanager
@@ -30,9 +33,26 @@ def reading_only(path: Path, spans: Sequence[Span]) -> Iterator[None]:
         del _ONLY[key]
 
 
+def lies_elsewhere(path: Path, opener: Opener) -> None:
+    """From now on a file, which is there, only stands for one whose contents lie elsewhere."""
+    _ELSEWHERE[str(path)] = opener
+
+
+def forget_elsewhere(path: Path) -> None:
+    """From now on it is itself again."""
+    _ELSEWHERE.pop(str(path), None)
+
+
+def arrow_source(path: Path) -> Path | BinaryIO:
+    """What Arrow is to read a file of columns from, a part here and a part there."""
+    opener = _ELSEWHERE.get(str(path)) if _ELSEWHERE else None
+    return path if opener is None else opener(False)
+
+
 def opened(path: Path) -> BinaryIO:
     """The file, or the parts of it that are to be read, opened for reading."""
-    file = path.open("rb")
+    opener = _ELSEWHERE.get(str(path)) if _ELSEWHERE else None
+    file = path.open("rb") if opener is None else opener(True)
     spans = _ONLY.get(os.path.abspath(path)) if _ONLY else None
     return file if spans is None else cast(BinaryIO, _Parts(file, spans))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forensics.diagnose.finding import Severity
-from forensics.diagnose.survey import Choice, SurveyRow, find_runs, survey_one
+from forensics.diagnose.survey import Choice, Search, SurveyRow, find_runs, survey_one
 from forensics.diagnose.survey_pool import survey
 
 
@@ -31,9 +31,9 @@ def test_runs_are_found_below_and_not_inside_one_another(tmp_path: Path) -> None
     single = tmp_path / "log.csv"
     single.write_text("step,loss\n0,1\n")
     (tmp_path / "log.txt").write_text("This is none.\n")
-    passed: list[str] = []
-    assert list(find_runs([str(tmp_path)], passed)) == [str(single), second, first]
-    assert passed == [str(tmp_path / "log.txt")]
+    search = Search()
+    assert list(find_runs([str(tmp_path)], search)) == [str(single), second, first]
+    assert search.passed == [str(tmp_path / "log.txt")]
     assert list(find_runs([first, str(single), str(tmp_path)])) == [first, str(single), second]
     assert list(find_runs([str(tmp_path / "nothing")])) == [str(tmp_path / "nothing")]
 

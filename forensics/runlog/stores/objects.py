@@ -1,0 +1,202 @@
+"""One object of a store, read in ranges: never more of it than somebody asks for."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from forensics.errors import StoreError
+from forensics.runlog.stores.store import Store, as_store_error
+from forensics.runlog.stores.traffic import TRAFFIC
+
+FIRST = 256 << 10
+"""Bytes of the first request for a log: enough to tell most formats, and all of a small one."""
+_MOST = 16 << 20
+"""Bytes a request at most; a log that is read on is asked for in fourfold parts up to that."""
+_KEPT = 1 << 20
+"""Bytes that a part at an object's beginning or end may have to be kept: heads and footers are
+looked at several times."""
+_ALL_KEPT = 64 << 20
+"""Bytes of all kept parts of all objects."""
+
+
+class RemoteObject:
+    """An object; opened when it is first read.
+
+    Args:
+        store: where it lies.
+        key: its key.
+        uri: as the user would name it.
+    """
+
+    def __init__(self, store: Store, key: str, uri: str) -> None:
+        self._store, self._key, self._uri = store, key, uri
+        self._file: Any = None
+        self._tag: object = None
+        self._parts = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes, as they were when it was opened.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            StoreError: the store does not answer, or refuses.
+        """
+        with self._lock:
+            if self._file is None:
+                self._file = self._store.opened(self._key)
+                self._tag = _tag_of(self._file)
+        return int(self._file.size())
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Some of its bytes, fewer at its end; raises as ``size``, and StoreError if it changed."""
+        stop = min(stop, self.size)
+        if start >= stop:
+            return b""
+        kept = _CACHE.part_of(self, start, stop)
+        if kept is not None:
+            return kept
+        data = self._get(start, stop)
+        if start == 0 or stop == self.size:
+            _CACHE.keep(self, start, data)
+        return data
+
+    def verify(self) -> None:
+        """See whether it is still the object that was opened, where it was read in parts.
+
+        Raises:
+            StoreError: it has changed meanwhile, so what was read is of two states.
+        """
+        if self._parts > 1:
+            self._parts = 0
+            if _tag_of(self._store.opened(self._key)) != self._tag:
+                raise self._changed()
+
+    def _get(self, start: int, stop: int) -> bytes:
+        try:
+            data = bytes(self._file.read_at(stop - start, start))
+        except Exception as error:
+            # The answer to a part says not why there is none; a look at the object does.
+            if _tag_of(self._store.opened(self._key)) != self._tag:
+                raise self._changed() from error
+            raise as_store_error(error, self._uri.partition("://")[0], self._uri) from error
+        TRAFFIC.count(len(data))
+        self._parts += 1
+        if len(data) != stop - start:
+            raise self._changed()
+        return data
+
+    def _changed(self) -> StoreError:
+        return StoreError("changed while it was read", where=self._uri, hint="read it again")
+
+
+def _tag_of(file: Any) -> object:
+    """What tells one state of an object from another: its size, and what the store says of it."""
+    said = file.metadata() or {}
+    return file.size(), said.get(b"ETag") or said.get(b"etag") or said.get(b"Last-Modified")
+
+
+class _Cache:
+    """Parts of objects, the ones used last."""
+
+    def __init__(self) -> None:
+        self._parts: OrderedDict[tuple[int, int], tuple[RemoteObject, bytes]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def part_of(self, owner: RemoteObject, start: int, stop: int) -> bytes | None:
+        """The bytes, where they are in one kept part."""
+        with self._lock:
+            for key in ((id(owner), 0), (id(owner), 1)):
+                first, data = self._at(key)
+                if data and first <= start and stop <= first + len(data):
+                    self._parts.move_to_end(key)
+                    return data[start - first : stop - first]
+        return None
+
+    def _at(self, key: tuple[int, int]) -> tuple[int, bytes]:
+        owner_and_data = self._parts.get(key)
+        if owner_and_data is None:
+            return 0, b""
+        owner, data = owner_and_data
+        return (0 if key[1] == 0 else owner.size - len(data)), data
+
+    def keep(self, owner: RemoteObject, start: int, data: bytes) -> None:
+        """Keep a part at the beginning or end, and let the oldest ones go."""
+        if len(data) > _KEPT:
+            return
+        with self._lock:
+            key = (id(owner), int(start > 0))
+            self._bytes += len(data) - len(self._at(key)[1])
+            self._parts[key] = (owner, data)
+            self._parts.move_to_end(key)
+            while self._bytes > _ALL_KEPT:
+                _, (_, oldest) = self._parts.popitem(last=False)
+                self._bytes -= len(oldest)
+
+
+_CACHE = _Cache()
+
+
+class RemoteFile(io.RawIOBase):
+    """An object as a file.
+
+    Args:
+        source: the object.
+        ahead: is it read from its beginning to its end? Then in few large parts; else each
+            request is exactly what is asked for.
+    """
+
+    def __init__(self, source: RemoteObject, *, ahead: bool) -> None:
+        self._source, self._ahead = source, ahead
+        self._at, self._span = 0, FIRST
+        self._start, self._buffer = 0, b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where it is read next."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: 0}[whence]
+        self._at = base + offset + (self._source.size if whence == io.SEEK_END else 0)
+        return self._at
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most ``size`` bytes (ahead) or exactly (else); none at the end."""
+        if size < 0:
+            data = self._source.read(self._at, self._source.size)
+        elif self._ahead:
+            data = self._ahead_of(size)
+        else:
+            data = self._source.read(self._at, self._at + size)
+        self._at += len(data)
+        if not data and size:
+            self._source.verify()
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer, as ``read`` gives."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _ahead_of(self, size: int) -> bytes:
+        at = self._at - self._start
+        if not 0 <= at < len(self._buffer):
+            self._buffer = self._source.read(self._at, self._at + self._span)
+            self._start, at = self._at, 0
+            self._span = min(4 * self._span, _MOST)
+        return self._buffer[at : at + size]

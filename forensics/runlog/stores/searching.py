@@ -1,0 +1,114 @@
+"""A whole folder of a store, searched for runs by one listing and the beginnings of logs."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
+from pathlib import Path
+
+from forensics.errors import InputError
+from forensics.runlog.lock import LOCK_NAME
+from forensics.runlog.stores.mirror import RUN_FILES, Mirror
+from forensics.runlog.stores.store import Entry, open_store
+from forensics.runlog.stores.uri import Uri
+from forensics.runlog.stores.web import fetch
+
+
+class SearchMirror(Mirror):
+    """A mirror in which a recorded run is the file that makes it one, and nothing else.
+
+    What is in a run is listed again when it is judged, maybe by another machine.
+    """
+
+    _parts: dict[str, list[Entry]]
+    _names: list[str]
+
+    def fill(self, entries: Iterable[Entry]) -> None:
+        """Place what is listed, and remember what belongs to which run or log."""
+        files = [entry for entry in entries if entry.size is not None]
+        runs = {_folder(entry.name) for entry in files if _last(entry.name) in RUN_FILES}
+        self._parts, shown = {}, []
+        for entry in files:
+            run = _run_of(entry.name, runs)
+            self._parts.setdefault(entry.name if run is None else run, []).append(entry)
+            mark = _last(entry.name) in RUN_FILES and _folder(entry.name) == run
+            if run is None or mark:
+                shown.append(entry)
+        self._names = sorted(self._parts)
+        self.place(shown)
+
+    def fingerprint(self, path: Path) -> str:
+        """A digest of names, sizes and times of change of a run's or log's objects.
+
+        Empty where it holds for nothing: of a file on the web, or while a process holds the run.
+        """
+        if self._base.on_the_web:
+            return ""
+        name = path.relative_to(self.home).as_posix()
+        digest = blake2b(digest_size=16)
+        for entry in sorted(self._of(name), key=lambda entry: entry.name):
+            if _last(entry.name) == LOCK_NAME:
+                return ""
+            line = f"{entry.name}\0{entry.size}\0{entry.mtime_ns}\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def _of(self, name: str) -> list[Entry]:
+        """The entries of a run, a log, or of all logs in and below a folder."""
+        if name in self._parts:
+            return self._parts[name]
+        names = self._names
+        if name != ".":  # "0" is what comes after "/"
+            names = names[bisect_left(names, f"{name}/") : bisect_left(names, f"{name}0")]
+        return [entry for there in names for entry in self._parts[there]]
+
+
+def search_mirror_of(text: str) -> SearchMirror:
+    """The mirror of a folder in a store that may hold many runs, or of one log.
+
+    Raises:
+        StoreError: the store does not answer, or refuses.
+        InputError: there is nothing of that name.
+        MissingExtraError: an extra is needed that is not installed.
+    """
+    uri = Uri.parsed(text)
+    if uri.on_the_web:
+        mirror = SearchMirror(uri, None, "")
+        fetch(uri, mirror.path)
+        return mirror
+    store, key = open_store(uri)
+    try:
+        entries = store.listed(key, recursive=True)
+    except (FileNotFoundError, NotADirectoryError):
+        entry = store.find(key) if uri.name else None
+        if entry is None:
+            raise InputError("no such object or folder", where=uri.text) from None
+        mirror = SearchMirror(uri.parent, store, key.rpartition("/")[0])
+        mirror.fill([entry])
+        mirror.path = mirror.home / entry.name
+        return mirror
+    mirror = SearchMirror(uri, store, key)
+    mirror.home.mkdir()
+    mirror.fill(entries)
+    return mirror
+
+
+def _run_of(name: str, runs: Collection[str]) -> str | None:
+    """The outermost folder of an object that is a run."""
+    if "." in runs:
+        return "."
+    at = name.find("/")
+    while at >= 0:
+        if name[:at] in runs:
+            return name[:at]
+        at = name.find("/", at + 1)
+    return None
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0] or "."
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]

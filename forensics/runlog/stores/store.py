@@ -1,0 +1,225 @@
+"""What a URI names: a file system of Arrow (S3, Google Cloud Storage), or one of fsspec."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+from forensics.errors import MissingExtraError, StoreError
+from forensics.frozen import dataclass
+from forensics.runlog.stores.traffic import TRAFFIC
+from forensics.runlog.stores.uri import Uri
+
+_CONNECT_S, _ANSWER_S = 10, 60
+_TRIES = 3
+"""How often S3 is asked before it is given up; the default of ten takes minutes."""
+_REFUSED = re.compile(
+    r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH"
+    r"|SignatureDoesNotMatch|ExpiredToken|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT"
+    r"|HTTP response code: 40[13]|Permission.?denied|UNAUTHENTICATED"
+    r"|OAuth2 access token",
+    re.IGNORECASE,
+)
+_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist", re.IGNORECASE)
+_NO_NETWORK = re.compile(
+    r"NETWORK_CONNECTION|curlCode|(?:could|can)n?.t (?:connect|resolve)"
+    r"|Connection (?:refused|reset)|Name or service not known|timed? ?out|UNAVAILABLE",
+    re.IGNORECASE,
+)
+_CREDENTIALS = {
+    "s3": (
+        ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        (".aws/credentials", ".aws/config"),
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    ),
+    "gs": (
+        ("GOOGLE_APPLICATION_CREDENTIALS",),
+        (".config/gcloud/application_default_credentials.json",),
+        "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
+    ),
+}
+"""By scheme: where credentials may come from, and what gives some."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An object or folder, as a listing tells it.
+
+    Attributes:
+        name: relative to what was listed, parts parted by slashes.
+        size: bytes; None for a folder.
+        mtime_ns: time of change, nanoseconds since 1970; 0 where it is not told.
+    """
+
+    name: str
+    size: int | None
+    mtime_ns: int = 0
+
+
+class Store:
+    """Read access to one file system of objects.
+
+    Args:
+        files: the file system.
+        scheme: of the URIs that name it.
+    """
+
+    def __init__(self, files: fs.FileSystem, scheme: str) -> None:
+        self._files = files
+        self._scheme = scheme
+
+    def listed(self, key: str, *, recursive: bool = False) -> list[Entry]:
+        """What is in a folder; with ``recursive`` in those in it, too.
+
+        Raises:
+            FileNotFoundError, NotADirectoryError: there is no such folder.
+            StoreError: the store does not answer, or refuses.
+        """
+        handler = getattr(self._files, "handler", None)
+        if handler is not None:
+            handler.fs.invalidate_cache()
+        with self._told(key):
+            infos = self._files.get_file_info(fs.FileSelector(key, recursive=recursive))
+        TRAFFIC.count()
+        cut = key.rstrip("/") + "/"
+        return [_entry(i, i.path.removeprefix(cut)) for i in infos if i.path.startswith(cut)]
+
+    def find(self, key: str) -> Entry | None:
+        """The object of that key; None where there is none, or it is a folder.
+
+        Raises:
+            StoreError: the store does not answer, or refuses.
+        """
+        with self._told(key):
+            info = self._files.get_file_info(key)
+        TRAFFIC.count()
+        return _entry(info, key.rsplit("/", 1)[-1]) if info.type is fs.FileType.File else None
+
+    def opened(self, key: str) -> Any:
+        """An object, opened for reading: a ``pyarrow.NativeFile``.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            StoreError: the store does not answer, or refuses.
+        """
+        with self._told(key):
+            file = self._files.open_input_file(key)
+        TRAFFIC.count()
+        return file
+
+    @contextmanager
+    def _told(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise type(error)(error.errno or errno.ENOENT, "no such object", key) from error
+        except Exception as error:
+            raise as_store_error(error, self._scheme, f"{self._scheme}://{key}") from error
+
+
+def open_store(uri: Uri) -> tuple[Store, str]:
+    """What a URI names: the file system, and the key in it.
+
+    Raises:
+        StoreError: it cannot be opened.
+        MissingExtraError: fsspec is needed and not installed, or what it needs for this scheme.
+    """
+    options = dict(uri.options)
+    bucket = uri.key.split("/", 1)[0]
+    try:
+        if uri.scheme == "s3" and "::" not in uri.address:
+            return Store(_s3(bucket, tuple(sorted(options.items()))), "s3"), uri.key
+        if uri.scheme in ("gs", "gcs") and "::" not in uri.address:
+            limit = timedelta(seconds=_ANSWER_S)
+            return Store(fs.GcsFileSystem(retry_time_limit=limit), "gs"), uri.key
+    except (OSError, ValueError) as error:
+        raise as_store_error(error, uri.scheme, uri.text) from error
+    return _by_fsspec(uri)
+
+
+@lru_cache(maxsize=64)
+def _s3(bucket: str, options: tuple[tuple[str, str], ...]) -> fs.S3FileSystem:
+    """S3, or what speaks its protocol at ``AWS_ENDPOINT_URL``; the region is the bucket's own."""
+    said = dict(options)
+    chosen = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    endpoint = urlsplit(chosen)
+    host = said.get("endpoint_override") or endpoint.netloc or None
+    scheme = said.get("scheme") or (endpoint.scheme if host == endpoint.netloc else "") or "https"
+    region = (
+        said.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    )
+    if region is None and host is None:
+        with suppress(OSError):  # whoever reads from it will say what is wrong
+            region = fs.resolve_s3_region(bucket)
+            TRAFFIC.count()
+    return fs.S3FileSystem(
+        anonymous=said.get("anonymous", "").lower() in ("1", "true", "yes"),
+        endpoint_override=host,
+        scheme=scheme,
+        region=region or ("us-east-1" if host else None),
+        connect_timeout=_CONNECT_S,
+        request_timeout=_ANSWER_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_TRIES),
+    )
+
+
+def _by_fsspec(uri: Uri) -> tuple[Store, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        hint = "pip install 'forensics[remote]'"
+        raise MissingExtraError("needs fsspec", where=uri.text, hint=hint) from None
+    try:
+        files, key = url_to_fs(uri.address)
+    except ImportError as error:  # it says which package to install
+        raise MissingExtraError(_short(error), where=uri.text) from None
+    except ValueError as error:
+        hint = "s3://, gs://, http(s):// and what fsspec knows can be read"
+        raise StoreError(_short(error), where=uri.text, hint=hint) from error
+    except Exception as error:
+        raise as_store_error(error, uri.scheme, uri.text) from error
+    return Store(fs.PyFileSystem(fs.FSSpecHandler(files)), uri.scheme), key
+
+
+def as_store_error(error: Exception, scheme: str, where: str) -> StoreError:
+    """What a file system says of itself, in a clause, with what to do."""
+    text = str(error)
+    if _NO_BUCKET.search(text):
+        return StoreError("there is no such bucket", where=where, hint="check its name and region")
+    if _REFUSED.search(text):
+        return _refusal(scheme, where)
+    if _NO_NETWORK.search(text):
+        hint = "check the network, the proxy, and AWS_ENDPOINT_URL where one is set"
+        return StoreError(f"cannot be reached ({_short(error)})", where=where, hint=hint)
+    return StoreError(f"cannot be read ({_short(error)})", where=where)
+
+
+def _refusal(scheme: str, where: str) -> StoreError:
+    names, files, advice = _CREDENTIALS.get("gs" if scheme == "gcs" else scheme, ((), (), ""))
+    there = any(map(os.environ.get, names)) or any((Path.home() / file).exists() for file in files)
+    if there or not advice:
+        hint = "the credentials in force may have expired, or are for something else"
+        return StoreError("access is denied", where=where, hint=hint)
+    return StoreError("access is denied and no credentials are set", where=where, hint=advice)
+
+
+def _short(error: Exception) -> str:
+    """The last part of a long message: Arrow's begin with what was tried."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text.rpartition(" operation: ")[2].partition("; Details:")[0]
+    return text[:200].rstrip(".")
+
+
+def _entry(info: fs.FileInfo, name: str) -> Entry:
+    folder = info.type is fs.FileType.Directory
+    return Entry(name, None if folder else int(info.size or 0), int(info.mtime_ns or 0))

@@ -1,0 +1,84 @@
+"""Paths that are no paths of this machine: ``s3://bucket/runs/x`` and the like."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import parse_qsl, unquote
+
+from forensics.frozen import dataclass
+
+_URI = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*(?P<scheme>[a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+"""With fsspec's chains, as ``zip://x.csv::s3://…``. A single letter is a drive of Windows."""
+_WEB = ("http", "https")
+_OPTIONS = frozenset(("region", "scheme", "endpoint_override", "anonymous"))
+"""What may follow a ``?`` in ``s3://``, as Arrow names it. What else has a ``?`` is a key."""
+
+
+def is_uri(path: str | os.PathLike[str]) -> bool:
+    """Does a path name a place in a store, on the web, or (``file://``) here by a URI?"""
+    text = os.fspath(path)
+    return "://" in text and _URI.match(text) is not None
+
+
+@dataclass(frozen=True)
+class Uri:
+    """A place elsewhere.
+
+    Attributes:
+        text: as given, without slashes at its end.
+        scheme: ``s3``, ``gs``, ``https`` …, in small letters.
+        address: the text without options.
+        options: of ``s3://``, by name.
+    """
+
+    text: str
+    scheme: str
+    address: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parsed(cls, text: str) -> Uri:
+        """From what ``is_uri`` takes; keys are taken as they stand, nothing is decoded."""
+        match = _URI.match(text)
+        scheme = match["scheme"].lower() if match else ""
+        address, mark, query = text.rpartition("?")
+        options = tuple(parse_qsl(query)) if mark and scheme == "s3" else ()
+        if not options or not _OPTIONS.issuperset(name for name, _ in options):
+            return cls(_bare(text), scheme, _bare(text))
+        return cls(f"{_bare(address)}?{query}", scheme, _bare(address), options)
+
+    @property
+    def on_the_web(self) -> bool:
+        """Is it one file behind a web server?"""
+        return self.scheme in _WEB
+
+    @property
+    def key(self) -> str:
+        """Bucket and key, as Arrow's file systems take them."""
+        return self.address.partition("://")[2]
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        path = self.address.partition("://")[2]
+        if self.on_the_web:
+            path = unquote(re.split(r"[?#]", path, maxsplit=1)[0].rstrip("/"))
+        return path.split("::", 1)[0].rsplit("/", 1)[-1]
+
+    @property
+    def parent(self) -> Uri:
+        """The place that it is in."""
+        head, query = self.address.rpartition("/")[0], self.text[len(self.address) :]
+        return Uri(head + query, self.scheme, head, self.options)
+
+    def below(self, relative: str) -> str:
+        """The text of a place in it; itself where ``relative`` is empty or ``.``."""
+        if relative in ("", "."):
+            return self.text
+        return f"{self.address}/{relative}{self.text[len(self.address) :]}"
+
+
+def _bare(text: str) -> str:
+    bare = text.rstrip("/")
+    return bare if not bare.endswith(":") else text

@@ -1,0 +1,197 @@
+"""A small S3 on this machine: what reading needs of its protocol, every request counted.
+
+It lists (version 2, with and without a delimiter, in pages), and gives objects whole or in
+ranges. What goes wrong with real stores can be made to happen: a key that vanishes or changes
+after so many requests, a refusal, a server that dies in the middle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+PAGE = 1000
+"""Keys a page, as S3 has it."""
+_WHEN = 1_700_000_000
+
+
+class S3:
+    """Buckets in memory, and what was asked of them.
+
+    Attributes:
+        objects: contents by bucket and key.
+        requests: method and path of each request, in order.
+        sent: bytes of objects that were given.
+        refuse: does it let nobody in?
+        dead: does it hang up on everybody?
+        before: called with each request before it is answered.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], bytes] = {}
+        self.requests: list[str] = []
+        self.sent = 0
+        self.refuse = self.dead = False
+        self.before: Callable[[S3, str], None] = lambda store, request: None
+        self.page = PAGE
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server.daemon_threads = True
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Put an object there."""
+        self.objects[bucket, key] = data
+
+    def upload(self, folder: Path, bucket: str, prefix: str) -> None:
+        """Put all files below a folder there."""
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                key = f"{prefix}/{path.relative_to(folder).as_posix()}"
+                self.put(bucket, key, path.read_bytes())
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self.requests.clear()
+        self.sent = 0
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self.dead = True
+        self._server.shutdown()
+        self._server.server_close()
+
+    def count(self, request: str) -> None:
+        """Note a request, and let ``before`` interfere."""
+        with self._lock:
+            self.requests.append(request)
+            self.before(self, request)
+
+
+@contextmanager
+def running() -> Iterator[S3]:
+    """A server for a while."""
+    store = S3()
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _handler_of(store: S3) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        s3 = store
+
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    s3: S3
+
+    def log_message(self, format: str, *args: Any) -> None:
+        del format, args
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        split = urlsplit(self.path)
+        bucket, _, key = unquote(split.path.lstrip("/")).partition("/")
+        self.s3.count(f"{self.command} {bucket}/{key}{'?' if split.query else ''}{split.query}")
+        if self.s3.dead:
+            self.close_connection = True
+        elif self.s3.refuse:
+            self._error(403, "AccessDenied", "Access Denied")
+        elif not any(there == bucket for there, _ in self.s3.objects):
+            self._error(404, "NoSuchBucket", "The specified bucket does not exist")
+        elif not key:
+            self._list(bucket, parse_qs(split.query, keep_blank_values=True))
+        elif (bucket, key) not in self.s3.objects:
+            self._error(404, "NoSuchKey", "The specified key does not exist.")
+        else:
+            self._object(self.s3.objects[bucket, key])
+
+    def _object(self, data: bytes) -> None:
+        wanted, part, code = self.headers.get("Range"), data, 200
+        if wanted:
+            start, _, stop = wanted.removeprefix("bytes=").partition("-")
+            first, last = int(start), min(int(stop or len(data)), len(data) - 1)
+            if first >= len(data):
+                self._error(416, "InvalidRange", "The requested range is not satisfiable")
+                return
+            part, code = data[first : last + 1], 206
+        self.send_response(code)
+        if code == 206:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.send_header("ETag", f'"{hashlib.md5(data).hexdigest()}"')
+        self.send_header("Last-Modified", formatdate(_WHEN, usegmt=True))
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        if self.command == "GET":
+            self.s3.sent += len(part)
+            self.wfile.write(part)
+
+    def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
+        prefix, delimiter = (query.get(name, [""])[0] for name in ("prefix", "delimiter"))
+        after = query.get("continuation-token", [""])[0]
+        entries: dict[str, str] = {}
+        for (home, key), data in sorted(self.s3.objects.items()):
+            if home != bucket or not key.startswith(prefix):
+                continue
+            inner, cut, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
+            if cut:
+                name = prefix + inner + cut
+                entries[name] = f"<CommonPrefixes><Prefix>{_xml(name)}</Prefix></CommonPrefixes>"
+            else:
+                entries[key] = (
+                    f"<Contents><Key>{_xml(key)}</Key><Size>{len(data)}</Size>"
+                    "<LastModified>2023-11-14T22:13:20.000Z</LastModified></Contents>"
+                )
+        names = [name for name in entries if name > after]
+        most = min(self.s3.page, int(query.get("max-keys", [str(PAGE)])[0]))
+        more = len(names) > most
+        token = (
+            f"<NextContinuationToken>{_xml(names[most - 1])}</NextContinuationToken>"
+            if more
+            else ""
+        )
+        self._xml(
+            200,
+            f"<ListBucketResult><Name>{bucket}</Name><KeyCount>{len(names[:most])}</KeyCount>"
+            f"<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
+            f"{''.join(entries[name] for name in names[:most])}</ListBucketResult>",
+        )
+
+    def _error(self, code: int, name: str, message: str) -> None:
+        self._xml(code, f"<Error><Code>{name}</Code><Message>{message}</Message></Error>")
+
+    def _xml(self, code: int, text: str) -> None:
+        data = f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+
+def _xml(key: str) -> str:
+    return escape(key, {"\n": "&#10;", "\r": "&#13;"})
