@@ -16,7 +16,7 @@ from forensics.runlog.importers.overflow_only import UNKNOWN, read_notes
 from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import LONG_HEAD, Head
-from forensics.runlog.scanner.near import REACH, matches_near
+from forensics.runlog.scanner.near import matches_near
 from forensics.runlog.scanner.numbers import NUMBER, number, quick
 from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, TOTALS, OverflowNotes, hints_of
 from forensics.runlog.scanner.rows import Cell, Rows
@@ -40,7 +40,7 @@ _EVENT = re.compile(rb"|".join((TOTALS, _PIPELINE, _REDUCED, _PRINTED, NOTE)))
 _NEEDLES = (
     {b"step=": 0, b"steps: ": 0, b"Reducing dynamic loss scale": 0}
     | dict.fromkeys((b"oss = ", b"oss: ", b"oss:", b"oss="), 1)
-    | dict.fromkeys(NEEDLES, REACH)
+    | NEEDLES
 )
 _RATES = ("lr", *(f"lr_{group}" for group in range(1, 8)))
 _OVERFLOW = re.compile(

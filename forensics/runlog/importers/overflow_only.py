@@ -8,7 +8,7 @@ steps lie between two of them nobody knows.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -18,18 +18,20 @@ import numpy as np
 from forensics.runlog.importers.print_lines import read_lines, tells_of_training
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.scanner.head import LONG_HEAD
-from forensics.runlog.scanner.near import in_turn, matches_near
+from forensics.runlog.scanner.near import matches_near
 from forensics.runlog.scanner.numbers import number
 from forensics.runlog.scanner.overflow_notes import NEEDLES, NOTE, OverflowNotes, hints_of
 from forensics.runlog.scanner.rows import Cell, Rows
 from forensics.runlog.scanner.source import LogSource
-from forensics.runlog.steps import StepTable
+from forensics.runlog.steps import IntArray, StepTable
 
 _BAR = rb"/(?P<planned>%b)[ \t]*\[\d+:"
 """A bar from its total on: to look for its count first would try every number of a log."""
 _BARS = re.compile(_BAR % rb"\d{1,12}")
 _LONGEST = 12
 """Digits of a count."""
+_COUNT = re.compile(rb"[^\0]*?((?<![/\d])\d{0,%d}|)(?:\0|\Z)" % _LONGEST)
+"""The digits that a piece of text ends in, if they are all of a number; pieces end with NUL."""
 _NOTES = re.compile(NOTE)
 _FEWEST = 3
 """States of a bar: fewer may be a download's or a tokenizer's."""
@@ -59,38 +61,41 @@ def read_notes(source: LogSource, name: str) -> StepTable:
 def _longest_bar(head: bytes) -> int | None:
     """What the bar of the training counts to: of those with several states, the largest."""
     states: dict[int, set[bytes]] = {}
-    for match in _BARS.finditer(head):
-        if done := _done(head, match):
+    bars = list(_BARS.finditer(head))
+    starts = [bar.start() for bar in bars]
+    for match, done in zip(bars, _counts_before(head, starts), strict=True):
+        if done:
             states.setdefault(int(match["planned"]), set()).add(done)
     return max((total for total, seen in states.items() if len(seen) >= _FEWEST), default=None)
 
 
-def _done(text: bytes, bar: re.Match[bytes]) -> bytes:
-    """The count before the total of a bar; empty where there is none."""
-    at = bar.start()
-    before = text[max(at - _LONGEST - 1, 0) : at]
-    bare = before.rstrip(b"0123456789")
-    digits = before[len(bare) :]
-    return b"" if len(digits) > _LONGEST or bare.endswith(b"/") else digits
+def _counts_before(text: bytes, starts: Sequence[int]) -> list[bytes]:
+    """The count before the total of each bar; empty where there is none."""
+    before = [text[max(start - _LONGEST - 1, 0) : start] for start in starts]
+    return _COUNT.findall(b"\0".join(before))[: len(before)]
 
 
 def _by_bar(source: LogSource, name: str, facts: LogFacts, total: int) -> StepTable:
     rows, notes = Rows(source.log, size=source.size), OverflowNotes()
     bar = re.compile(_BAR % b"%d" % total)
-    last, noted = 0, False
+    last, waits = 0, False
     for block in source.blocks():
-        told: list[tuple[int, Cell, Cell]] = []
-        for match in in_turn(bar.finditer(block), matches_near(_NOTES, block, NEEDLES)):
-            if match.re is not bar:
-                notes.take(match)
-                noted = True
-                continue
-            step = int(_done(block, match) or 0)
-            if step not in (0, last):
-                cells = notes.cells() if noted else {}
-                told.append((step, cells.get("skipped_steps", 0), cells.get("scaler_scale")))
-                last, noted = step, False
-        _take(rows, told)
+        starts = [match.start() for match in bar.finditer(block)]
+        step, at = _moves(_counts_before(block, starts), starts, last)
+        noted: dict[int, dict[str, Cell]] = {}
+        row = 0 if waits else -1
+        for match in matches_near(_NOTES, block, NEEDLES):
+            behind = int(np.searchsorted(at, match.start()))
+            if 0 <= row < behind:
+                noted[row] = notes.cells()
+            row = behind
+            notes.take(match)
+        waits = row >= len(step)
+        if 0 <= row < len(step):
+            noted[row] = notes.cells()
+        if len(step):
+            last = int(step[-1])
+            rows.extend(_columns(step, noted))
     if notes.count:
         rows.add(last + notes.count, notes.cells())
     count = f"{notes.total:,} overflow{'s' * (notes.total != 1)}"
@@ -98,16 +103,24 @@ def _by_bar(source: LogSource, name: str, facts: LogFacts, total: int) -> StepTa
     return rows.table(name, facts, where=source.path)
 
 
-def _take(rows: Rows, told: Sequence[tuple[int, Cell, Cell]]) -> None:
-    """Append steps, with the skips and the loss scale that notes tell of them."""
-    if not told:
-        return
-    step, skipped, scale = zip(*told, strict=True)
-    columns: dict[str, Any] = {"step": np.array(step), "skipped_steps": np.array(skipped)}
-    if any(cell is not None for cell in scale):
-        there = np.array([cell is not None for cell in scale])
-        columns["scaler_scale"] = (np.array(scale, dtype=np.float64), there)
-    rows.extend(columns)
+def _moves(done: Sequence[bytes], starts: Sequence[int], last: int) -> tuple[IntArray, IntArray]:
+    """Where a bar moves on: its count, and where in the text it stands; each of shape (moves,)."""
+    count = np.array([int(digits) if digits else 0 for digits in done], dtype=np.int64)
+    there = np.flatnonzero(count)
+    moved = there[np.diff(count[there], prepend=last) != 0]
+    return count[moved], np.array(starts, dtype=np.int64)[moved]
+
+
+def _columns(step: IntArray, noted: Mapping[int, Mapping[str, Cell]]) -> dict[str, Any]:
+    """Steps, with the skips and the loss scale that notes tell of some."""
+    skipped, scale = np.zeros(len(step), dtype=np.int64), np.full(len(step), np.nan)
+    for row, cells in noted.items():
+        skipped[row] = cells.get("skipped_steps", 0)
+        told = cells.get("scaler_scale")
+        scale[row] = np.nan if told is None else told
+    columns: dict[str, Any] = {"step": step, "skipped_steps": skipped}
+    there = ~np.isnan(scale)
+    return columns | {"scaler_scale": (scale, there)} if there.any() else columns
 
 
 def _numbered(source: LogSource, name: str, facts: LogFacts) -> StepTable:

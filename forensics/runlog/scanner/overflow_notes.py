@@ -33,7 +33,8 @@ TOTALS = (
     rb"lr=\[(?P<rates>[^\]\n]{0,4000})\]"
 )
 """What DeepSpeed's engine prints now and then: all skips so far, and the rates of its groups."""
-NEEDLES = (b"verflow", b"OVERFLOW!")
+NEEDLES = {b"verflow": 24, b"OVERFLOW!": 0}
+"""Texts of which one is in each note, and how far before it the note begins at most."""
 HYSTERESIS = re.compile(rb"hysteresis is (\d{1,9})")
 ATTEMPT = re.compile(rb"Attempted loss scale: (" + NUMBER + rb")")
 
@@ -100,6 +101,8 @@ class OverflowNotes:
     def cells(self) -> dict[str, Cell]:
         """The cells of the record that ends the stretch; none where nothing overflowed."""
         cells: dict[str, Cell] = {}
+        if self.total_so_far is None and not self._by_writer and not self._iterations:
+            return cells  # as nearly always
         if self.total_so_far is not None:
             cells[TOTAL] = self.total_so_far
             self.total_so_far = None

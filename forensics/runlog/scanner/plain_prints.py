@@ -57,11 +57,9 @@ class PlainPrints:
         That is where other words tell something, or the count of a loop that goes to an end falls
         or begins anew.
         """
-        if any(needle in block for needle in NEEDLES):
-            return None
         found: list[tuple[bytes, ...]] = self.pattern.findall(block)
-        lower = block.lower()
-        if any(lower.count(word) != len(found) * times for word, times in self._words.items()):
+        lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        if len(found) < lines and self._told_between(block, len(found)):
             return None
         if _END not in self.pattern.groupindex:
             return found
@@ -69,6 +67,13 @@ class PlainPrints:
         if not self._goes_on([int(cells[at]) for cells in found], {cells[end] for cells in found}):
             return None
         return [tuple(cell for i, cell in enumerate(cells) if i != end) for cells in found]
+
+    def _told_between(self, block: bytes, prints: int) -> bool:
+        """May the lines between the prints of a block tell something?"""
+        if any(needle in block for needle in NEEDLES):
+            return True
+        lower = block.lower()
+        return any(lower.count(word) != prints * times for word, times in self._words.items())
 
     def _goes_on(self, steps: list[int], ends: set[bytes]) -> bool:
         """Does the count rise to the one end that it has?"""

@@ -100,7 +100,7 @@ def test_any_bytes_are_cleaned_and_none_grow(block: bytes) -> None:
 
 
 def message(text: str) -> str:
-    return '{"__CURSOR":"s=1;i=2","MESSAGE":%s,"_PID":"12"}\n' % json.dumps(text)
+    return f'{{"__CURSOR":"s=1;i=2","MESSAGE":{json.dumps(text)},"_PID":"12"}}\n'
 
 
 def test_lines_that_journald_wrapped_are_the_programs_own() -> None:
