@@ -27,6 +27,7 @@ _OTHER = rb"[-+]?\d{1,20}(?:\.\d{1,25}(?:[eE][-+]?\d{1,4}|)|[eE][-+]?\d{1,4})"
 _WORDS = (b"loss", b"poch", b"valid", b"eval", b"test", "测试".encode(), "验证".encode())
 """One of them is in each line that tells something: a loss, an epoch, that a validation begins."""
 _END = "end"
+_EPOCH = "epoch"
 _LONGEST = 500
 _MOST_SLOTS = 40
 _LOOKED_AT = 200
@@ -38,14 +39,19 @@ class PlainPrints:
     Args:
         pattern: finds each line; its groups are named as columns, and ``end`` where it counts to.
         words: how often each of the words that tell something is in such a line.
+        epochs: does it tell an epoch, within which the count may begin anew?
 
     Attributes:
         pattern: the same.
         names: the columns.
+        epochs: the same.
     """
 
-    def __init__(self, pattern: re.Pattern[bytes], words: Mapping[bytes, int]) -> None:
+    def __init__(
+        self, pattern: re.Pattern[bytes], words: Mapping[bytes, int], epochs: bool = False
+    ) -> None:
         self.pattern = pattern
+        self.epochs = epochs
         self.names = tuple(name for name in pattern.groupindex if name != _END)
         self._words = words
         self._end: bytes | None = None
@@ -54,18 +60,22 @@ class PlainPrints:
     def cells(self, block: bytes) -> list[tuple[bytes, ...]] | None:
         """The cells of each line of a block; None where it may tell more than those.
 
-        That is where other words tell something, or the count of a loop that goes to an end falls
-        or begins anew.
+        That is where other words tell something, or the count of a loop that goes to an end, or
+        that tells of epochs, falls or begins anew.
         """
         found: list[tuple[bytes, ...]] = self.pattern.findall(block)
         lines = block.count(b"\n") + (not block.endswith(b"\n"))
         if len(found) < lines and self._told_between(block, len(found)):
             return None
-        if _END not in self.pattern.groupindex:
+        places = self.pattern.groupindex
+        if _END not in places and not self.epochs:
             return found
-        at, end = self.pattern.groupindex["step"] - 1, self.pattern.groupindex[_END] - 1
-        if not self._goes_on([int(cells[at]) for cells in found], {cells[end] for cells in found}):
+        at, end = places["step"] - 1, places.get(_END, 0) - 1
+        ends = {cells[end] for cells in found} if end >= 0 else {b""}
+        if not self._goes_on([int(cells[at]) for cells in found], ends):
             return None
+        if end < 0:
+            return found
         return [tuple(cell for i, cell in enumerate(cells) if i != end) for cells in found]
 
     def _told_between(self, block: bytes, prints: int) -> bool:
@@ -80,7 +90,7 @@ class PlainPrints:
         if not steps:
             return True
         rising = all(a < b for a, b in pairwise([self._last, *steps]))
-        self._end = self._end or next(iter(ends))
+        self._end = next(iter(ends)) if self._end is None else self._end
         self._last = steps[-1]
         return rising and ends == {self._end}
 
@@ -120,7 +130,8 @@ def _understood(line: bytes) -> PlainPrints | None:
         at = slot.end()
     parts.append(re.escape(line[at:]) + rb"$")
     lower = line.lower()
-    return PlainPrints(re.compile(b"".join(parts)), {word: lower.count(word) for word in _WORDS})
+    words = {word: lower.count(word) for word in _WORDS}
+    return PlainPrints(re.compile(b"".join(parts)), words, _EPOCH in meaning.values())
 
 
 def _meaning(
@@ -130,18 +141,19 @@ def _meaning(
     probes = [b"%d" % (10_007 + 11 * i) if whole[i] else b"%d.%d" % (i + 3, i + 101)
               for i in range(len(slots))]  # fmt: skip
     found = printed_line(_filled(line, slots, probes))
-    if found is None or not found.named or not found.trains or found.counted.epoch is not None:
+    if found is None or not found.named or not found.trains:
         return None
     if found.counted.at is None:
         return None
     by_value = {float(probe): i for i, probe in enumerate(probes)}
     told = {"step": float(found.counted.at), **found.cells}
-    if found.counted.of is not None:
-        told[_END] = float(found.counted.of)
+    for name, number_of in ((_END, found.counted.of), (_EPOCH, found.counted.epoch)):
+        if number_of is not None:
+            told[name] = float(number_of)
     if not all(value in by_value for value in told.values()):
         return None
     meaning = {by_value[value]: name for name, value in told.items()}
-    counts = all(whole[i] for i, name in meaning.items() if name in ("step", _END))
+    counts = all(whole[i] for i, name in meaning.items() if name in ("step", _END, _EPOCH))
     return meaning if counts and len(meaning) == len(told) else None
 
 
@@ -154,7 +166,7 @@ def _written(
 ) -> bytes:
     """The pattern of one number."""
     name = meaning.get(i)
-    if name is None:
+    if name is None or name == _EPOCH:
         return rb"(?:%b)" % (_COUNT if whole[i] else _OTHER)
     if name in ("step", _END):
         return rb"(?P<%b>%b)" % (name.encode(), _COUNT)
@@ -190,8 +202,9 @@ def _agrees(prints: PlainPrints, line: bytes, found: PrintedLine) -> bool:
     cells = {name: number(cell) for name, cell in match.groupdict().items()}
     step, end = cells.pop("step"), cells.pop(_END, None)
     same = all(_same(cells.get(name), value) for name, value in found.cells.items())
-    counted = found.counted.epoch is None and (found.counted.at, found.counted.of) == (step, end)
-    return same and counted and cells.keys() == found.cells.keys()
+    counted = (found.counted.at, found.counted.of) == (step, end)
+    epochs = (found.counted.epoch is not None) == prints.epochs
+    return same and counted and epochs and cells.keys() == found.cells.keys()
 
 
 def _same(one: float | None, other: float) -> bool:
