@@ -11,7 +11,7 @@ import click
 
 from forensics.cli.streams import discard_stdout, never_fail_to_print, say
 from forensics.cli.verbs import VerbGroup
-from forensics.errors import ExitCode, ForensicsError
+from forensics.errors import ExitCode, ForensicsError, TerminatedError
 
 _HELP = """Log analysis and NaN forensics for PyTorch training runs.
 
@@ -69,15 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with forensics_group.make_context("forensics", args) as context:
             result: Any = forensics_group.invoke(context)
+        _tell_traffic(args)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
         return error.exit_code
     except BrokenPipeError:
         discard_stdout()
         return ExitCode.DONE
-    except (KeyboardInterrupt, click.Abort):
-        say("interrupted")
-        return ExitCode.INTERRUPTED
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _interrupted(error)
     except click.ClickException as error:
         say(_usage_line(error))
         return ExitCode.USAGE
@@ -85,11 +85,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(error.line())
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last line of defence: a bug becomes exit 70
-        if _comes_of_an_interrupt(error):
-            say("interrupted")
-            return ExitCode.INTERRUPTED
-        return _internal(error)
+        interrupt = _interrupt_behind(error)
+        return _interrupted(interrupt) if interrupt is not None else _internal(error)
     return int(result or ExitCode.DONE)
+
+
+def _tell_traffic(args: list[str]) -> None:
+    """How much was read from a store, which is paid for; of a scan only its processes know."""
+    module = sys.modules.get("forensics.runlog.stores.traffic")
+    if module is not None and module.TRAFFIC.requests and args[0] != "scan":
+        say(module.TRAFFIC.told())
 
 
 def _usage_line(error: click.ClickException) -> str:
@@ -101,8 +106,15 @@ def _usage_line(error: click.ClickException) -> str:
     return f"{f'{verb}: ' if verb else ''}{text}; `{path} --help` explains"
 
 
-def _comes_of_an_interrupt(error: BaseException) -> bool:
-    """Was Ctrl-C made into another error on its way?
+def _interrupted(error: BaseException) -> ExitCode:
+    """Ctrl-C, or SIGTERM."""
+    terminated = isinstance(error, TerminatedError)
+    say("terminated" if terminated else "interrupted")
+    return ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED
+
+
+def _interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The Ctrl-C that was made into another error on its way, or None.
 
     Python 3.11 turns whatever leaves ``__set_name__``, while a class is made, into a RuntimeError;
     libraries in C do the like with what leaves a callback.
@@ -111,10 +123,10 @@ def _comes_of_an_interrupt(error: BaseException) -> bool:
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         if isinstance(link, KeyboardInterrupt):
-            return True
+            return link
         seen.add(id(link))
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    return False
+    return None
 
 
 def _internal(error: Exception) -> int:

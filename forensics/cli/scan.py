@@ -19,7 +19,7 @@ from forensics.diagnose.survey import Choice, Search, SurveyRow, find_runs, show
 from forensics.diagnose.survey_pool import survey
 from forensics.errors import ExitCode, ForensicsError, InputError, UsageError
 from forensics.render.output import choose_format
-from forensics.runlog.stores.uri import is_uri
+from forensics.runlog.stores.scheme import is_uri
 from forensics.settings import SEVERITIES, load_settings
 
 Engine = Callable[..., list[SurveyRow]]

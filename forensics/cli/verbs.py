@@ -102,7 +102,10 @@ VERBS: Mapping[str, Verb] = {
         stores=True,
     ),
     "watch": Verb(
-        "forensics.cli.watch", "watch", "Follow a run that goes on; exit 1 when something is wrong."
+        "forensics.cli.watch",
+        "watch",
+        "Follow a run that goes on; exit 1 when something is wrong.",
+        stores=True,
     ),
     "scan": Verb(
         "forensics.cli.scan",
@@ -171,11 +174,11 @@ def _refuse_stores(verb: str, args: list[str]) -> None:
     if not any("://" in arg for arg in args):
         return
     from forensics.errors import UsageError
-    from forensics.runlog.stores.uri import is_uri
+    from forensics.runlog.stores.scheme import is_uri
 
     for arg in filter(is_uri, args):
         what = f"{verb} works on files of this machine"
-        raise UsageError(what, where=arg, hint="copy the run here first")
+        raise UsageError(what, where=arg, hint="name one, such as a copy of the run")
 
 
 def _hint(name: str) -> str:

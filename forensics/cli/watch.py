@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -19,11 +19,16 @@ from forensics.diagnose.engine import diagnose
 from forensics.diagnose.facts import last_line
 from forensics.diagnose.finding import Diagnosis, Finding, Severity
 from forensics.diagnose.news import News
-from forensics.errors import ExitCode, InputError, UsageError
+from forensics.errors import ExitCode, InputError, StoreError, UsageError
 from forensics.render.safe_text import visible
 from forensics.runlog.growing import GrowingLog
 from forensics.runlog.run import Run
+from forensics.runlog.stores.scheme import is_uri
 from forensics.settings import SEVERITIES, Settings, check_rules, load_settings
+
+if TYPE_CHECKING:
+    from forensics.runlog.reading import Reading
+    from forensics.runlog.stores.growing import GrowingPlace
 
 _SHARE = 9
 """Times as long as a reading took, at least, is waited for the next one."""
@@ -81,7 +86,8 @@ def watch(
 ) -> ExitCode:
     """Follow a run that goes on; exit 1 when something is wrong.
 
-    PATH is a log of any kind that `report` reads, a run directory, or a directory with a log in it.
+    PATH is a log of any kind that `report` reads, a run directory, or a directory with a log in it;
+    here or in a store (s3://…), where a log is read whole whenever it has changed.
     Each new finding of a warning or worse is a line. A job script can stop a dying run by it:
 
     \b
@@ -104,11 +110,20 @@ def watch(
     check_rules(ignore, where="--ignore")
     chosen = replace(settings, select=select or settings.select, ignore=(*settings.ignore, *ignore))
     reading = replace(reading_of(format_in, mapping), progress=None)
-    log = GrowingLog(Path(path), reading)
+    log = _log(path, reading)
     with _told_when_terminated():
         _await(log, wait)
         watcher = _Watcher(log, chosen, Severity[fail_on.upper()])
         return watcher.follow(interval, until_idle)
+
+
+def _log(path: str, reading: Reading) -> GrowingLog | GrowingPlace:
+    """What is followed: a file of this machine, or objects of a store."""
+    if not is_uri(path):
+        return GrowingLog(Path(path), reading)
+    from forensics.runlog.stores.growing import GrowingPlace
+
+    return GrowingPlace(path, reading)
 
 
 @contextmanager
@@ -130,14 +145,14 @@ def _told_when_terminated() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _await(log: GrowingLog, wait: float) -> None:
+def _await(log: GrowingLog | GrowingPlace, wait: float) -> None:
     """Wait for the file.
 
     Raises:
         InputError: it did not come.
     """
     limit = time.monotonic() + wait
-    while not log.path.exists():
+    while not log.is_there():
         left = limit - time.monotonic()
         if left <= 0:
             hint = f"it did not come within {wait:g} s" if wait else "--wait SECONDS waits for it"
@@ -154,12 +169,12 @@ class _Watcher:
         limit: the severity that ends it.
     """
 
-    def __init__(self, log: GrowingLog, settings: Settings, limit: Severity) -> None:
+    def __init__(self, log: GrowingLog | GrowingPlace, settings: Settings, limit: Severity) -> None:
         self._log = log
         self._settings = settings
         self._limit = limit
         self._news = News()
-        self._error: InputError | None = None
+        self._error: InputError | StoreError | None = None
         self._run: Run | None = None
         self._missed = False
 
@@ -194,13 +209,13 @@ class _Watcher:
             self._news.forget()
         try:
             self._run = self._log.load(ended=ended)
-        except InputError as error:
+            diagnosis = self._diagnosis(self._run)
+        except (InputError, StoreError) as error:
             if self._error is None or error.what != self._error.what:
                 say(f"{error.line()} (so far)")
             self._error = error
             return False
         self._error = None
-        diagnosis = self._diagnosis(self._run)
         new = self._news.of(diagnosis)
         # Notes are told where they are asked for, as by `report`.
         told = [f for f in new if f.severity >= min(Severity.WARNING, self._limit)]

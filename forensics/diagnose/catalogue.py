@@ -18,7 +18,7 @@ from forensics.diagnose.survey import Choice, SurveyRow
 from forensics.errors import InputError, OutputError
 from forensics.runlog.atomic import replacing
 from forensics.runlog.fingerprint import fingerprint
-from forensics.runlog.stores.uri import is_uri
+from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa

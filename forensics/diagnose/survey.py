@@ -14,7 +14,7 @@ from forensics.diagnose.signals import Signals
 from forensics.errors import ForensicsError, InputError, StoreError
 from forensics.frozen import dataclass
 from forensics.runlog.run import load_run
-from forensics.runlog.stores.uri import is_uri
+from forensics.runlog.stores.scheme import is_uri
 
 MARKS = ("steps.csv", "steps.csv.gz", "run.json")
 """Files that make a directory a run."""

@@ -12,7 +12,7 @@ from forensics.diagnose.survey import Choice, SurveyRow, survey_one, unreadable
 from forensics.diagnose.survey_chunk import DIED, Judge, chunks_of, judge_chunk
 from forensics.diagnose.survey_pool import OnRow
 from forensics.errors import InputError, MissingExtraError
-from forensics.runlog.stores.uri import is_uri
+from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -66,6 +66,10 @@ class GrowingLog:
         self._seen: Signature = ()
         self._read_whole = False
 
+    def is_there(self) -> bool:
+        """Is there anything at the path now?"""
+        return self.path.exists()
+
     def changed(self) -> bool:
         """Has anything been written since the last call? A missing file has not changed."""
         now = _signature(self.path)

@@ -22,7 +22,7 @@ from forensics.runlog.rank_files import RankMark, read_mark
 from forensics.runlog.reading import Reading
 from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import is_own_log, read_steps
-from forensics.runlog.stores.uri import is_uri
+from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:
     from forensics.diagnose.finding import Diagnosis

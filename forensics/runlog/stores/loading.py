@@ -12,7 +12,7 @@ from urllib.request import url2pathname
 
 from forensics.errors import ForensicsError
 from forensics.runlog.stores.mirror import Mirror, mirror_of
-from forensics.runlog.stores.uri import is_uri
+from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:
     from forensics.runlog.run import Run

@@ -97,7 +97,7 @@ class RemoteObject:
 def _tag_of(file: Any) -> object:
     """What tells one state of an object from another: its size, and what the store says of it."""
     said = file.metadata() or {}
-    return file.size(), said.get(b"ETag") or said.get(b"etag") or said.get(b"Last-Modified")
+    return file.size(), said.get("ETag"), said.get("Last-Modified")
 
 
 class _Cache:

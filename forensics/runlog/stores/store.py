@@ -134,11 +134,9 @@ def open_store(uri: Uri) -> tuple[Store, str]:
         StoreError: it cannot be opened.
         MissingExtraError: fsspec is needed and not installed, or what it needs for this scheme.
     """
-    options = dict(uri.options)
-    bucket = uri.key.split("/", 1)[0]
     try:
         if uri.scheme == "s3" and "::" not in uri.address:
-            return Store(_s3(bucket, tuple(sorted(options.items()))), "s3"), uri.key
+            return Store(_s3_of(uri), "s3"), uri.key
         if uri.scheme in ("gs", "gcs") and "::" not in uri.address:
             limit = timedelta(seconds=_ANSWER_S)
             return Store(fs.GcsFileSystem(retry_time_limit=limit), "gs"), uri.key
@@ -147,26 +145,34 @@ def open_store(uri: Uri) -> tuple[Store, str]:
     return _by_fsspec(uri)
 
 
-@lru_cache(maxsize=64)
-def _s3(bucket: str, options: tuple[tuple[str, str], ...]) -> fs.S3FileSystem:
-    """S3, or what speaks its protocol at ``AWS_ENDPOINT_URL``; the region is the bucket's own."""
-    said = dict(options)
-    chosen = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    endpoint = urlsplit(chosen)
-    host = said.get("endpoint_override") or endpoint.netloc or None
+def _s3_of(uri: Uri) -> fs.S3FileSystem:
+    """S3, or what speaks its protocol at ``AWS_ENDPOINT_URL``; what the URI says goes first."""
+    said, there = dict(uri.options), os.environ
+    endpoint = urlsplit(there.get("AWS_ENDPOINT_URL_S3") or there.get("AWS_ENDPOINT_URL") or "")
+    host = said.get("endpoint_override") or endpoint.netloc
     scheme = said.get("scheme") or (endpoint.scheme if host == endpoint.netloc else "") or "https"
-    region = (
-        said.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    )
-    if region is None and host is None:
-        with suppress(OSError):  # whoever reads from it will say what is wrong
-            region = fs.resolve_s3_region(bucket)
-            TRAFFIC.count()
+    region = said.get("region") or there.get("AWS_REGION") or there.get("AWS_DEFAULT_REGION")
+    region = region or ("us-east-1" if host else _region_of(uri.key.split("/", 1)[0]))
+    anonymous = said.get("anonymous", "").lower() in ("1", "true", "yes")
+    return _s3(host, scheme, region, anonymous)
+
+
+@lru_cache(maxsize=64)
+def _region_of(bucket: str) -> str | None:
+    """The region that a bucket of Amazon's is in; None where it does not say."""
+    TRAFFIC.count()
+    with suppress(OSError):  # whoever reads from it will say what is wrong
+        return str(fs.resolve_s3_region(bucket))
+    return None
+
+
+@lru_cache(maxsize=64)
+def _s3(host: str, scheme: str, region: str | None, anonymous: bool) -> fs.S3FileSystem:
     return fs.S3FileSystem(
-        anonymous=said.get("anonymous", "").lower() in ("1", "true", "yes"),
-        endpoint_override=host,
+        anonymous=anonymous,
+        endpoint_override=host or None,
         scheme=scheme,
-        region=region or ("us-east-1" if host else None),
+        region=region,
         connect_timeout=_CONNECT_S,
         request_timeout=_ANSWER_S,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_TRIES),

@@ -26,7 +26,7 @@ class Traffic:
     def told(self) -> str:
         """``read 1.2 MB in 9 requests``."""
         size = self.received
-        shown = f"{size:,} bytes" if size < 10_000 else f"{size / 1e6:,.2f} MB"
+        shown = f"{size:,} bytes" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
         return f"read {shown} in {self.requests:,} request{'s' * (self.requests != 1)}"
 
 

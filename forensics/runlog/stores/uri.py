@@ -1,24 +1,16 @@
-"""Paths that are no paths of this machine: ``s3://bucket/runs/x`` and the like."""
+"""A URI taken apart: scheme, bucket and key, and what it says beside them."""
 
 from __future__ import annotations
 
-import os
 import re
 from urllib.parse import parse_qsl, unquote
 
 from forensics.frozen import dataclass
+from forensics.runlog.stores.scheme import PATTERN
 
-_URI = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*(?P<scheme>[a-z][a-z0-9+.-]+)://", re.IGNORECASE)
-"""With fsspec's chains, as ``zip://x.csv::s3://…``. A single letter is a drive of Windows."""
 _WEB = ("http", "https")
 _OPTIONS = frozenset(("region", "scheme", "endpoint_override", "anonymous"))
 """What may follow a ``?`` in ``s3://``, as Arrow names it. What else has a ``?`` is a key."""
-
-
-def is_uri(path: str | os.PathLike[str]) -> bool:
-    """Does a path name a place in a store, on the web, or (``file://``) here by a URI?"""
-    text = os.fspath(path)
-    return "://" in text and _URI.match(text) is not None
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,7 @@ class Uri:
     @classmethod
     def parsed(cls, text: str) -> Uri:
         """From what ``is_uri`` takes; keys are taken as they stand, nothing is decoded."""
-        match = _URI.match(text)
+        match = re.match(PATTERN, text)
         scheme = match["scheme"].lower() if match else ""
         address, mark, query = text.rpartition("?")
         options = tuple(parse_qsl(query)) if mark and scheme == "s3" else ()
