@@ -51,7 +51,7 @@ def command(through: str, path: Path) -> list[str]:
     arguments = {
         "load": [LOAD, str(path)],
         "report": [VERB, "report", str(path)],
-        "convert": [VERB, "convert", str(path), "--out", os.devnull, "--overwrite"],
+        "convert": [VERB, "convert", str(path), "--out", "-"],
     }
     return [sys.executable, "-c", *arguments[through]]
 
