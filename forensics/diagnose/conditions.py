@@ -9,6 +9,7 @@ import numpy as np
 from forensics.diagnose.clipping import starves
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.thrown_off import thrown_off
 
 FAST_ROWS = 100
 """Rows in which an explosion is over before a loss can be said to have led it."""
@@ -53,6 +54,11 @@ def at_all(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """The two concern the same run; order says nothing (a slow fault is noticed late)."""
     del signals, root, consequence
     return True
+
+
+def the_first_updates_did_it(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The first updates of the run threw it off: what is odd about it came of them."""
+    return signals.derived(thrown_off) is not None and consequence.first_step >= root.first_step
 
 
 def both(*conditions: When) -> When:

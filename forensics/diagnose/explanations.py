@@ -32,6 +32,7 @@ from forensics.diagnose.conditions import (
     skips_are_not_logged,
     still_bad_at_scale_one,
     the_clip_starves,
+    the_first_updates_did_it,
     the_gradient_came_first,
     weight_itself_is_bad,
     within,
@@ -155,6 +156,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         (*_DAMAGE, *_SKIPS),
         both(is_serious, in_fp16, same_module, from_then_on),
         "what grows overflows at 65,504 in fp16",
+    ),
+    Explanation(
+        ("unbounded-loss",),
+        (*_DAMAGE, *_SKIPS, *_GROWTH, *_CLIPPING, "weight-growth", "update-ratio"),
+        is_serious,
+        "a loss without a lowest value drives norm and weights up for ever",
+    ),
+    Explanation(
+        ("loss-plateau",),
+        (*_GROWTH, *_CLIPPING, "frozen-parameter", "gradient-vanishing", "weight-growth"),
+        both(is_serious, the_first_updates_did_it),
+        "the first updates undid the start",
     ),
     Explanation(
         ("depth-growth",),

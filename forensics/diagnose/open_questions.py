@@ -6,12 +6,15 @@ import shlex
 
 import numpy as np
 
+from forensics.diagnose.endless_fall import endless_fall
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.next_command import has_state_before, trains_from_the_start
+from forensics.diagnose.noiseless_fall import noiseless_fall
 from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.reward_driven import WHY, learns_from_rewards
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.thrown_off import thrown_off
 from forensics.runlog.log_facts import PER_EPOCH
 from forensics.runlog.schema import spec_of
 
@@ -57,7 +60,7 @@ def open_questions(
             + _sentence(_replay(signals, root, "a replay without that batch"))
             + " decides."
         )
-    if root.rule == "loss-plateau":
+    if root.rule == "loss-plateau" and signals.derived(thrown_off) is None:
         questions.append(
             "A flat loss has many causes. Overfitting one batch decides whether the model can "
             "learn at all."
@@ -135,6 +138,7 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
         gaps.append("No gradient norms: explosion, vanishing and clipping could not be judged.")
     if not signals.skips_known.any() and not signals.has("scaler_scale"):
         gaps.append("Neither skips nor loss scale are logged: the scaler could not be judged.")
+    gaps += _of_the_shape(signals)
     facts = signals.table.facts
     if facts is not None and facts.unit == PER_EPOCH:
         gaps.append("A row is an epoch: what happened within one could not be judged.")
@@ -144,6 +148,23 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
             "judged."
         )
     return tuple(gaps)
+
+
+def _of_the_shape(signals: Signals) -> list[str]:
+    """What the course of the loss leaves open: what kind of loss it is, and of which data."""
+    gaps = []
+    if signals.derived(endless_fall) is not None:
+        gaps.append(
+            "The loss falls below 0 without slowing down: sound while a reward or a likelihood is "
+            "maximised; a cross-entropy or a squared error cannot be negative, so its sign is "
+            "wrong (unbounded-loss)."
+        )
+    if signals.derived(noiseless_fall) is not None:
+        gaps.append(
+            "The loss falls without any noise, as if each step saw the same data: sound if the "
+            "batch is all there is to learn, else nothing but one batch was (repeated-batch)."
+        )
+    return gaps
 
 
 def _other_columns(signals: Signals) -> str:

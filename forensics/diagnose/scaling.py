@@ -2,8 +2,9 @@
 
 A healthy fp16 scaler overflows: in a run of skips while it calibrates at the start, then about
 once a growth interval. Rules about loss scaling and about non-finite gradients share this reading
-of the log, so that all of them agree on what is routine. It looks backwards only: rows that are
-appended later change nothing that was said about earlier ones.
+of the log, so that all of them agree on what is routine. It looks backwards only, but for what a
+log shows of its scaler as a whole: whether one is at work, whether it ever backs off, and its
+growth interval. Rows that are appended later change what was said of earlier ones only by these.
 """
 
 from __future__ import annotations

@@ -35,6 +35,9 @@ TAIL = 0.45
 """Share of the height at which a tail is counted: below it Gaussian noise reaches too."""
 CONTEXT = 4000
 """Values before a crowd of spikes that show the tail of the noise."""
+LEFT = 0.1
+"""Height in log space (a tenth of the level before) up to which a value is back at that level,
+besides 3 standard deviations of noise; half of a height of three decades is no recovery."""
 SHORT = 2.0
 """Times the level before at which the level after a spike is no recovery, however high it was."""
 GROWTH, LEAST_GROWTH = 10, 6
@@ -111,7 +114,9 @@ class Spikes:
     def rows_to_recover(self, spike: int) -> int | None:
         """Rows from the peak until the value is back, or None within the next 400 values."""
         peak = int(self.peak[spike])
-        back = self.before[spike] + SETTLED * self.height[spike]
+        noise = float(_steps(_around(self.values, self.first[spike : spike + 1] - LOCAL, LOCAL))[0])
+        left = min(SETTLED * float(self.height[spike]), max(LEFT, 3 * noise))
+        back = max(float(self.before[spike]), float(self.line.center(self.first)[spike])) + left
         below = np.flatnonzero(self.values[peak + 1 : peak + 401] <= back)
         return int(self.rows[peak + 1 + below[0]] - self.rows[peak]) if len(below) else None
 

@@ -240,7 +240,7 @@ def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:
 
 def _summary(root: Finding, chain: tuple[Finding, ...]) -> str:
     """The answer in one or two sentences: the root, and the worst that came of it."""
-    told = {f.rule: f for f in chain}
+    told = {f.rule: f for f in chain if f.severity > Severity.INFO}
     ends = ("dead-run", "nonfinite-step-applied", "loss-scale-collapse", "loss-divergence")
     after = [told[rule].message for rule in ends if rule in told][:1]
     return " ".join(sentence(text) for text in (root.message, *after))

@@ -31,6 +31,9 @@ class Tiny:
         guard: skip non-finite steps (fp16 does so anyway).
         scale: initial loss scale.
         interval: growth interval.
+        shuffle: draw each batch at random, else take them in order.
+        samples: how many samples there are; with no more than a batch, each step sees all.
+        climbs: minimise the negative of the loss, and log that.
     """
 
     rng: Rng
@@ -44,6 +47,8 @@ class Tiny:
     scale: float = 2.0**16
     interval: int = 400
     shuffle: bool = True
+    samples: int = SAMPLES
+    climbs: bool = False
     weights: list[Floats] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,9 +111,9 @@ class Tiny:
 
     def _backward(self, step: int) -> tuple[float, list[Floats]]:
         if self.shuffle:
-            rows = self.rng.integers(0, SAMPLES, BATCH)
+            rows = self.rng.integers(0, self.samples, BATCH)
         else:
-            rows = np.arange(step * BATCH, (step + 1) * BATCH) % SAMPLES
+            rows = np.arange(step * BATCH, (step + 1) * BATCH) % self.samples
         x, y = self.x[rows], self.y[rows]
         w1, b1, w2, b2 = self.weights
         hidden = np.maximum(x @ w1 + b1, 0)
@@ -118,10 +123,13 @@ class Tiny:
             error = logits - target
             loss, delta = float((error * error).mean()), 2 * error / error.size
         else:
-            shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-            share = shifted / shifted.sum(axis=1, keepdims=True)
-            loss = float(-np.log(share[np.arange(BATCH), y]).mean())
+            logits = logits - logits.max(axis=1, keepdims=True)
+            total = np.exp(logits).sum(axis=1, keepdims=True)
+            share = np.exp(logits) / total
+            loss = float((np.log(total[:, 0]) - logits[np.arange(BATCH), y]).mean())
             delta = (share - target) / BATCH
+        if self.climbs:
+            loss, delta = -loss, -delta
         back = (delta @ w2.T) * (hidden > 0)
         return loss, [x.T @ back, back.sum(0), hidden.T @ delta, delta.sum(0)]
 

@@ -49,11 +49,13 @@ from forensics.diagnose.rules.poisoned_state import poisoned_state
 from forensics.diagnose.rules.precision_mismatch import precision_mismatch
 from forensics.diagnose.rules.rank_divergence import rank_divergence
 from forensics.diagnose.rules.recurring_sample import recurring_sample
+from forensics.diagnose.rules.repeated_batch import repeated_batch
 from forensics.diagnose.rules.repeated_update import repeated_update
 from forensics.diagnose.rules.replica_drift import replica_drift
 from forensics.diagnose.rules.resume_seam import resume_seam
 from forensics.diagnose.rules.stale_second_moment import stale_second_moment
 from forensics.diagnose.rules.stuck_log import stuck_log
+from forensics.diagnose.rules.unbounded_loss import unbounded_loss
 from forensics.diagnose.rules.update_ratio import update_ratio
 from forensics.diagnose.rules.weight_growth import weight_growth
 
@@ -110,11 +112,13 @@ GROUPS: Mapping[str, tuple[Rule, ...]] = {
         loss_divergence,
         loss_plateau,
         loss_oscillation,
+        unbounded_loss,
         learning_rate_fault,
         instability_at_warmup_end,
         overfitting,
         nonfinite_validation,
         recurring_sample,
+        repeated_batch,
     ),
     "the log itself": (
         resume_seam,

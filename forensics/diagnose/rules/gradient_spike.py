@@ -128,8 +128,13 @@ def _one(signals: Signals, spikes: Spikes, spike: int) -> str:
         when = spikes.after_window(spike)
         return f"{text}, and stayed up: {when} it is {still} that level"
     back = spikes.rows_to_recover(spike)
-    if back is None or spikes.unknown[spike]:
+    if spikes.unknown[spike]:
         return f"{text}, and the log ends before it can tell what follows"
+    if back is None:
+        still = factor(float(np.exp(spikes.after[spike] - spikes.before[spike])))
+        return (
+            f"{text}, and came back slowly: {spikes.after_window(spike)} it is {still} that level"
+        )
     peak = int(spikes.rows[spikes.peak[spike]])
     later = signals.step_at(peak + back) - signals.step_at(peak)
     return f"{text}, and was back {steps(later)} later"

@@ -2,8 +2,10 @@
 
 What it detects
     A log from the start of training in which the loss at the end is no lower than at the start,
-    to within 1.2 % and with the noise counted against us (a warning); and a loss that fell but has
-    gained nothing for at least two fifths of the run (an info).
+    to within 1.2 % and with the noise counted against us (a warning). So is one in which the first
+    50 steps threw the loss up, or up and down, together with the gradient norm, and which then
+    stood where it had begun. And a loss that fell but has gained nothing for at least two fifths
+    of the run (an info).
 
 Why it matters
     A run that never learned is wasted from its first step: labels, graph, learning rate or
@@ -33,7 +35,8 @@ from forensics.diagnose.reward_driven import WHY, learns_from_rewards
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number, percent, steps
+from forensics.diagnose.thrown_off import ThrownOff, thrown_off
+from forensics.diagnose.wording import factor, number, percent, steps
 from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
@@ -68,6 +71,10 @@ def loss_plateau(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     if len(path.loss) < thresholds.rows or path.medians.min() <= 0:
         return
     if learns_from_rewards(signals):
+        return
+    thrown = signals.derived(thrown_off)
+    if thrown is not None:
+        yield _thrown(signals, path, thrown)
         return
     if path.row_noise > thresholds.noise * median(path.medians):
         return
@@ -123,6 +130,51 @@ def _never(signals: Signals, path: Course) -> Finding:
             "Train on one batch for a few hundred steps: a model that cannot overfit it has a "
             "broken path from loss to weights; one that can has a data or learning-rate problem."
         ),
+    )
+
+
+def _thrown(signals: Signals, path: Course, thrown: ThrownOff) -> Finding:
+    """The first updates undid the start; told is what they did to loss and norm."""
+    at = signals.step_at(thrown.worst)
+    top = f"up to {number(thrown.height)} at step {at:,}"
+    best = path.loss[: thrown.worst + 1].min()
+    low = f"down to {number(float(best))}, " if best < 0.9 * thrown.start else ""
+    rows = [int(path.rows[0]), max(thrown.worst - 1, 0), thrown.worst, int(path.rows[-1])]
+    return Finding(
+        rule="loss-plateau",
+        severity=Severity.WARNING,
+        message=(
+            f"the loss is no better than it began: {number(thrown.start)} at step "
+            f"{signals.step_at(int(path.rows[0])):,}, {low}{top}, {number(thrown.end)} at the end"
+        ),
+        first_step=signals.step_at(int(path.rows[0])),
+        last_step=signals.last_step,
+        evidence=(
+            signals.evidence("loss", signals.loss, rows),
+            signals.evidence("grad_l2_pre_clip", signals.norm, rows),
+            *_evidence(signals, path),
+        ),
+        cause=_thrown_cause(signals, thrown),
+        remedy=(
+            "Start again with a learning rate ten times lower, or with a warm-up over the first "
+            "hundreds of steps; going on from here is of no use. If it happens again, train on "
+            "one batch for a few hundred steps: a model that cannot overfit it has another fault."
+        ),
+    )
+
+
+def _thrown_cause(signals: Signals, thrown: ThrownOff) -> str:
+    rate = signals.lr[: thrown.worst + 1]
+    rate = rate[np.isfinite(rate)]
+    top = f" ({number(float(rate.max()))})" if len(rate) else ""
+    clip = ""
+    if np.isfinite(clip_of(signals).threshold) and divides_by_its_size(signals):
+        clip = " The clip does not shorten the steps of an optimizer that divides by their size."
+    known = np.isfinite(thrown.norm)
+    grew = f": the gradient norm grew {factor(thrown.norm)} with them" if known else ""
+    return (
+        f"The learning rate{top} is far too high for the first updates{grew}. A model that was "
+        f"thrown so far often predicts the same for every input: its units have died.{clip}"
     )
 
 

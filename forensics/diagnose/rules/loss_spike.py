@@ -5,6 +5,7 @@ What it detects
     last three (in log space, so that an early decay hides nothing), up by 5 % and by 0.1 (by a
     tenth of the first losses where those are below 1), and what became of them: back fast (within
     100 steps), back slowly, or not at all. Spikes that come 5 in 1,000 steps are one episode.
+    Losses below 0, too, a thousand times as far from it as those before and those at the start.
 
 Why it matters
     Single spikes that recover cost little. Spikes that do not recover, or that come more and more
@@ -31,6 +32,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.norm_growth import grows_all_along
+from forensics.diagnose.plunges import plunge_finding
 from forensics.diagnose.reward_driven import learns_from_rewards
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
@@ -80,7 +82,9 @@ class Thresholds:
     edge: float = threshold(
         0.05, "share of the run in which a mixture must have begun and not ended"
     )
-    absurd: float = threshold(1000.0, "times the loss at the start: no sound sample reaches it")
+    absurd: float = threshold(
+        1000.0, "times the loss at the start, up or down: no sound sample reaches it"
+    )
     told: int = threshold(12, "a reader at night reads no more")
 
 
@@ -96,6 +100,9 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     def is_serious(group: SpikeGroup) -> bool:
         return wild > 1 or _is_serious(spikes, level, shifts, group, thresholds)
 
+    plunge = plunge_finding(signals, thresholds.z, thresholds.absurd)
+    if plunge is not None:
+        yield plunge
     for group, serious in told_groups(spikes, thresholds, is_serious):
         top = group.start + int(np.argmax(spikes.height[group.start : group.end + 1]))
         view = _View(signals, spikes, level, group, top, bool(shifts[top]), wild)
@@ -227,7 +234,7 @@ def _one(view: _View) -> str:
     if spikes.stays[top]:
         return f"{text}, and does not recover: it is {after} {spikes.after_window(top)}"
     back = spikes.rows_to_recover(top)
-    if back is None or spikes.unknown[top]:
+    if spikes.unknown[top]:
         return f"{text}, and the log ends before it can tell what follows"
     if spikes.falls_short(top, view.level.back):
         ratio = factor(float(view.level.back(spikes.after[top])) / view.before)
@@ -235,6 +242,8 @@ def _one(view: _View) -> str:
             f"{text}, and did not come back: it is {after} {spikes.after_window(top)}, {ratio} the "
             f"level before"
         )
+    if back is None:
+        return f"{text}, and came back slowly: it is {after} {spikes.after_window(top)}"
     later = view.signals.step_at(view.peak + back) - view.signals.step_at(view.peak)
     return f"{text}, and recovered {'within' if back <= FAST else 'slowly, in'} {steps(later)}"
 

@@ -284,3 +284,12 @@ def nan_in_windows(rng: Rng) -> Made:
         slack=made.rows,  # either may open the story
         may=BLOW_UP | DAMAGE,
     )
+
+
+@FAULTY_CASES.add("loss-plunges-once")
+def plunge(rng: Rng) -> Made:
+    """One logged loss of minus a billion, between two ordinary ones."""
+    made = pretraining(rng, int(rng.choice([600, 5000])))
+    at = made.at(0.2, 0.9)
+    made.loss_shift[at] = -(10.0 ** rng.uniform(5, 12))
+    return run_of(made, _loop(rng), form=any_form(made)), fault("loss-spike", at)

@@ -7,7 +7,7 @@ import numpy as np
 from forensics.runlog.run import Run
 from tests.corpus.assemble import PATH
 from tests.corpus.case import FAULTY_CASES, Expect, Label, fault
-from tests.corpus.faulty.families import BLOW_UP, DAMAGE, SKIPS
+from tests.corpus.faulty.families import BLOW_UP, DAMAGE, SKIPS, STALL
 from tests.corpus.healthy.trained import trained
 from tests.corpus.noise import Rng
 from tests.corpus.tiny import BATCH, SAMPLES, Tiny
@@ -72,3 +72,22 @@ def weights_blow_up(rng: Rng) -> Made:
         slack=max(60, int(skipped[0])),
         may=BLOW_UP | SKIPS | DAMAGE | {"loss-scale-oscillation", "stuck-log", "loss-plateau"},
     )
+
+
+@FAULTY_CASES.add("trained-thrown-off")
+def thrown_off(rng: Rng) -> Made:
+    """Adam's first updates are far too large: from then on it guesses, as it did at the start."""
+    rate = float(np.exp(rng.uniform(np.log(0.5), np.log(5))))
+    log = trained(Tiny(rng, lr=rate, adam=True, max_norm=1.0), 800)
+    return Run(PATH, log.table()), fault(
+        ("loss-plateau", "loss-divergence"), 0, slack=40, may=BLOW_UP | STALL
+    )
+
+
+@FAULTY_CASES.add("trained-wrong-sign")
+def wrong_sign(rng: Rng) -> Made:
+    """A minus before the cross-entropy: the loss falls below zero, faster and faster."""
+    adam = bool(rng.random() < 0.5)
+    rate = rng.uniform(0.002, 0.006) if adam else rng.uniform(0.03, 0.1)
+    log = trained(Tiny(rng, lr=rate, adam=adam, max_norm=1.0, climbs=True), 800)
+    return Run(PATH, log.table()), fault("unbounded-loss", 0, may=BLOW_UP)

@@ -191,3 +191,38 @@ def validation(rng: Rng) -> Made:
     log.values["val_loss"] = np.where(there, noisy, np.nan)
     log.written["val_loss"] = there
     return run_of(made, Loop("bf16"), log, form=any_form(made)), HEALTHY
+
+
+@HEALTHY_CASES.add("return-as-loss")
+def return_as_loss(rng: Rng) -> Made:
+    """The negative of a return that grows all along, from 20 to some hundreds: no end to it yet."""
+    made = pretraining(rng, int(rng.choice([500, 4000])))
+    at = np.linspace(0, 1, made.rows)
+    made.loss = np.full(made.rows, 1e-3)
+    made.loss_shift = -20 - rng.uniform(100, 480) * at ** rng.uniform(0.9, 1.6)
+    made.loss_shift += 8 * rng.standard_normal(made.rows)
+    made.norm = made.norm * (1 + 4 * at)
+    return run_of(made, Loop(), form=any_form(made)), HEALTHY
+
+
+@HEALTHY_CASES.add("likelihood-narrows")
+def likelihood_narrows(rng: Rng) -> Made:
+    """A Gaussian likelihood whose width follows the error down: the loss falls as a logarithm."""
+    made = pretraining(rng, 6000)
+    at = np.arange(made.rows)
+    made.loss = np.full(made.rows, 1e-3)
+    made.loss_shift = 1.4 - rng.uniform(0.8, 1.5) * np.log1p(at / 10)
+    made.loss_shift += 0.1 * rng.standard_normal(made.rows)
+    made.norm = made.norm * (1 + at / 10) ** 0.4
+    return run_of(made, Loop(), form=any_form(made)), HEALTHY
+
+
+@HEALTHY_CASES.add("bump-at-the-start")
+def early_bump(rng: Rng) -> Made:
+    """No warm-up: the first updates throw loss and norm up, and then it learns, little or much."""
+    made = training(rng, int(rng.choice([300, 3000])), str(rng.choice(["fine-tuning", "vision"])))
+    at = np.arange(made.rows)
+    bump = np.where(at > 0, np.exp(-at / rng.uniform(3, 20)), 0.0)
+    made.loss_factor = 1 + rng.uniform(0.4, 1.5) * bump
+    made.norm_factor = 1 + rng.uniform(3, 10) * bump
+    return run_of(made, Loop("bf16"), form=any_form(made)), HEALTHY

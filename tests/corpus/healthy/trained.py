@@ -8,7 +8,7 @@ from forensics.runlog.run import Run
 from tests.corpus.assemble import PATH, Sheet
 from tests.corpus.case import HEALTHY, HEALTHY_CASES, Label
 from tests.corpus.noise import Rng
-from tests.corpus.tiny import Tiny
+from tests.corpus.tiny import BATCH, Tiny
 
 Made = tuple[Run, Label]
 
@@ -35,3 +35,4 @@ _case("fp16-adam", 2000, lr=0.002, half=True, adam=True, scale=2.0**24, interval
 _case("squared", 1500, lr=0.02, squared=True)
 _case("short", 120, lr=0.05)
 _case("not-shuffled", 1200, lr=0.05, shuffle=False)
+_case("one-batch", 700, lr=0.02, samples=BATCH, shuffle=False)

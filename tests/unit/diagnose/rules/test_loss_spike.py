@@ -225,3 +225,42 @@ def test_a_norm_that_grows_all_along_is_no_batch() -> None:
     assert "grows all along" in finding.cause
     assert "zero_grad() is missing" in finding.cause
     assert "zero_grad()" in finding.remedy
+
+
+def plunging(rows: int = 2000, at: int = 900, depth: float = -1e9) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    loss = 2 + 0.05 * rng.normal(size=rows)
+    loss[at] = depth
+    return {"loss": loss, "grad_l2_pre_clip": 1 + 0.1 * np.abs(rng.normal(size=rows))}
+
+
+def test_one_loss_of_minus_a_billion_is_a_warning_that_blames_no_update() -> None:
+    (finding,) = found(loss_spike, plunging())
+    assert finding.severity is Severity.WARNING
+    assert (finding.first_step, finding.last_step) == (900, 900)
+    assert "fell to -1e9 at step 900, from 2" in finding.message
+    assert "was back 1 step later" in finding.message
+    assert "norm was calm there" in finding.cause
+
+
+def test_several_plunges_are_one_finding_and_a_norm_beside_them_is_named() -> None:
+    columns = plunging()
+    columns["loss"][[300, 1200]] = -1e6
+    columns["grad_l2_pre_clip"][900] = 400.0
+    (finding,) = found(loss_spike, columns)
+    assert (finding.first_step, finding.last_step) == (300, 1200)
+    assert "3 times so far below 0" in finding.message
+    assert "its median" in finding.cause
+
+
+@pytest.mark.parametrize("depth", [-5.0, -900.0])
+def test_silent_on_losses_that_may_be_negative(depth: float) -> None:
+    assert not serious(found(loss_spike, plunging(depth=depth)))
+
+
+def test_a_spike_that_is_still_a_hundred_times_too_high_has_not_recovered() -> None:
+    """A tenth of the way in log space is no recovery: 100,002, then 259 for a while."""
+    columns = plunging(depth=100_000.0)
+    columns["loss"][901:950] = 250.0
+    (finding,) = found(loss_spike, columns)
+    assert "recovered within 50 steps" in finding.message
