@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -106,20 +107,7 @@ class CheckpointStore:
         with self._guard.writing("checkpoints", RuntimeError):
             self.directory.mkdir(exist_ok=True)
             bad, extremes = self._scan.scan(state)
-            stale = not bad and 1 < self._skips_in_a_row >= min(
-                self._since_save or SKIPPING, SKIPPING
-            )
-            health = {
-                "step": step,
-                "healthy": not bad and not stale,
-                "finite": not bad,
-                "reason": _reason(len(bad), self._skips_in_a_row if stale else 0),
-                "bad": [asdict(tensor) for tensor in bad],
-                "extremes": extremes,
-                "missing": list(missing),
-                "mean_loss": _mean(self._losses),
-                "saved": now(),
-            }
+            health = self.health_of(step, [asdict(tensor) for tensor in bad], extremes, missing)
             path = self.directory / checkpoint_name(step, nonfinite=bool(bad))
             with replacing(path) as temporary:
                 with temporary.open("wb") as file:
@@ -127,9 +115,49 @@ class CheckpointStore:
                 # Before the state gets its name, so that no state is ever without its health.
                 text = json.dumps(plain_json(health), allow_nan=False, indent=1)
                 atomic_write(health_path(path), text + "\n")
-            self._known[path] = CheckpointInfo(step, path, not bad and not stale, health)
             self._losses, self._since_save = [], 0
-            self._rotate()
+            self.admit(path, health)
+
+    def health_of(
+        self,
+        step: int,
+        bad: Sequence[Mapping[str, Any]],
+        extremes: Mapping[str, Any],
+        missing: Iterable[str] = (),
+    ) -> dict[str, Any]:
+        """What lies beside the state before ``step``, by what is known of the steps before it.
+
+        Args:
+            step: index of the step that would come next.
+            bad: the fields of each ``BadTensor`` of the state.
+            extremes: per kind the finite tensor with the largest element.
+            missing: what is not in it.
+        """
+        least = min(self._since_save or SKIPPING, SKIPPING)
+        stale = not bad and 1 < self._skips_in_a_row >= least
+        return {
+            "step": step,
+            "healthy": not bad and not stale,
+            "finite": not bad,
+            "reason": _reason(len(bad), self._skips_in_a_row if stale else 0),
+            "bad": list(bad),
+            "extremes": dict(extremes),
+            "missing": list(missing),
+            "mean_loss": _mean(self._losses),
+            "saved": now(),
+        }
+
+    def judge(self, step: int, state: Mapping[str, Any], missing: Iterable[str]) -> dict[str, Any]:
+        """The health of a state that somebody else writes; the steps before it are done with."""
+        bad, extremes = self._scan.scan(state)
+        health = self.health_of(step, [asdict(tensor) for tensor in bad], extremes, missing)
+        self._losses, self._since_save = [], 0
+        return health
+
+    def admit(self, path: Path, health: dict[str, Any]) -> None:
+        """A state is on the disk, whole, with its health beside it: older ones may go now."""
+        self._known[path] = CheckpointInfo(health["step"], path, health["healthy"], health)
+        self._rotate()
         self._announce({"best": self.best, "last_healthy": self.last_healthy})
 
     @property
@@ -176,7 +204,10 @@ class CheckpointStore:
                     self._delete(info.path)
 
     def _delete(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
         health_path(path).unlink(missing_ok=True)
         del self._known[path]
 
@@ -187,11 +218,15 @@ def list_checkpoints(directory: Path) -> tuple[CheckpointInfo, ...]:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A saved state, on the CPU; nothing in the file can run code.
+    """A saved state, on the CPU, that of several ranks as a whole; nothing in it can run code.
 
     Raises:
         InputError: it cannot be read, or holds more than tensors and plain values.
     """
+    if path.is_dir():
+        from forensics.record.ranks.sharded_state import unpacked
+
+        return unpacked(path)
     try:
         state = load_saved(path)
     except InputError as error:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from forensics.record.local_part import local_part
 from forensics.record.plain_names import named_parameters
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import largest_magnitudes
@@ -48,7 +49,8 @@ class HealthScan:
 
         One foreach pass and one blocking read; more reads only where something is not finite.
         """
-        leaves = [leaf for part in SCANNED if part in state for leaf in _leaves(part, state[part])]
+        parts = [part for part in SCANNED if part in state]
+        leaves = [leaf for part in parts for leaf in leaves_of(part, state[part])]
         tensors = {name: leaf for name, leaf in leaves if isinstance(leaf, Tensor)}
         largest = dict(
             zip(tensors, read_scalars(largest_magnitudes(list(tensors.values()))), strict=True)
@@ -63,7 +65,8 @@ class HealthScan:
     def _judge(self, name: str, leaf: Tensor | float) -> BadTensor | None:
         """A suspect that is really bad, else None."""
         if isinstance(leaf, Tensor):
-            nan, inf = map(int, read_scalars([leaf.isnan().sum(), leaf.isinf().sum()]))
+            part = local_part(leaf)
+            nan, inf = map(int, read_scalars([part.isnan().sum(), part.isinf().sum()]))
             numel = leaf.numel()
         else:
             nan, inf, numel = int(math.isnan(leaf)), int(math.isinf(leaf)), 1
@@ -111,7 +114,7 @@ def largest_by_kind(values: Iterable[tuple[str, str, float]]) -> dict[str, Any]:
     return extremes
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor | float]]:
+def leaves_of(name: str, value: Any) -> Iterator[tuple[str, Tensor | float]]:
     """The floating tensors that have elements and the floats of a nested state, by dotted path."""
     if isinstance(value, Tensor):
         if value.numel() and (value.is_floating_point() or value.is_complex()):
@@ -120,7 +123,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor | float]]:
         yield name, value
     elif isinstance(value, Mapping):
         for key, entry in value.items():
-            yield from _leaves(f"{name}.{key}", entry)
+            yield from leaves_of(f"{name}.{key}", entry)
     elif isinstance(value, list | tuple):
         for i, entry in enumerate(value):
-            yield from _leaves(f"{name}.{i}", entry)
+            yield from leaves_of(f"{name}.{i}", entry)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from forensics.errors import UsageError
+from forensics.record.checkpoints import load_checkpoint
 from forensics.record.continuing import continued
 from forensics.record.own_checkpoints import put_back
 from forensics.record.recipe import Training
@@ -42,6 +44,7 @@ def open_directory(
     resume: bool,
     leads: bool,
     say: Callable[[str], None],
+    load: Callable[[Path], Mapping[str, Any]] = load_checkpoint,
 ) -> Opened:
     """Take the directory, and put back the state to go on from.
 
@@ -54,6 +57,7 @@ def open_directory(
         resume: find the newest state there, put it back, and continue from it.
         leads: False on a further rank: it puts the state back and leaves the directory alone.
         say: told of states that cannot be read.
+        load: reads a state.
 
     Raises:
         UsageError: the directory holds a run already or is in use, or both ways to go on were asked
@@ -67,7 +71,7 @@ def open_directory(
     try:
         point = None
         if resume and (run_dir / MANIFEST_NAME).exists():
-            point = newest_point(run_dir, read_manifest(run_dir), say)
+            point = newest_point(run_dir, read_manifest(run_dir), say, load)
             put_back(training, point, leads=leads)
             first_step = point.step
         if leads:

@@ -80,9 +80,9 @@ class OwnCheckpoints:
         if (step + 1) % self._every == 0:
             self.save(step + 1)
 
-    def end(self, step: int) -> None:
-        """Save the state that a finished training leaves."""
-        if self._every and self._saved != step:
+    def end(self, step: int, *, finished: bool) -> None:
+        """Save the state that a finished training leaves; a failed one leaves none."""
+        if finished and self._every and self._saved != step:
             self.save(step)
 
     def save(self, step: int) -> None:
@@ -132,7 +132,7 @@ def put_back(training: Training, point: ResumePoint, *, leads: bool) -> None:
     Args:
         training: as ``training_of`` has it.
         point: where the run goes on.
-        leads: False on a further rank: the saved random state is rank 0's, so it keeps its own.
+        leads: False on a further rank: the random state in a file is rank 0's, so it keeps its own.
 
     Raises:
         InputError: the state is of another training.
@@ -141,7 +141,7 @@ def put_back(training: Training, point: ResumePoint, *, leads: bool) -> None:
         return
     own = rng_state()
     restore_state(training, point.state, where=point.path)
-    if not leads:
+    if point.random_state(leads=leads) is None:
         restore_rng(own)
 
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,7 +26,7 @@ from forensics.record.loop_watch import LoopWatch
 from forensics.record.manifest_keeper import ManifestKeeper, ending_of
 from forensics.record.opening import Opened, open_directory
 from forensics.record.options import KeepPolicy
-from forensics.record.own_checkpoints import OwnCheckpoints, training_of
+from forensics.record.own_checkpoints import training_of
 from forensics.record.parameters import (
     ArrivalOrder,
     describe_parameters,
@@ -33,8 +34,11 @@ from forensics.record.parameters import (
     learning_rates,
     tracked_parameters,
 )
+from forensics.record.plain_names import named_parameters
 from forensics.record.provenance import describe_run
 from forensics.record.ranks.following import FollowingKeeper
+from forensics.record.ranks.sharded_checkpoints import checkpoints_of
+from forensics.record.ranks.sharded_state import load_state
 from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.rng import restore_rng
 from forensics.record.run_columns import columns_of as columns_of
@@ -138,18 +142,15 @@ class Recorder:
                 resume=resume,
                 leads=world.leads,
                 say=self._tell,
+                load=partial(load_state, parameters=dict(named_parameters(model)), rank=world.rank),
             )
         known, first_step, self._lock = opened.manifest, opened.first_step, opened.lock
         self.guard = DiskGuard(self._lost)
         self.guard.step = first_step
         known = replace(known, columns=self.columns, world_size=world.size, rank=world.rank)
+        known = replace(known, post_clip="measured" if own_loop else "derived")
         keeper_of = ManifestKeeper if world.leads else FollowingKeeper
-        self.keeper = keeper_of(
-            self.run_dir,
-            replace(known, post_clip="measured" if own_loop else "derived"),
-            self.guard,
-            first_step=first_step,
-        )
+        self.keeper = keeper_of(self.run_dir, known, self.guard, first_step=first_step)
         self.keeper.update()
         self._output = StepOutput(
             self.run_dir,
@@ -159,7 +160,7 @@ class Recorder:
             parameters,
             trained,
             ema,
-            Wanted(self.columns, snapshot_every, activations, extras, log_every),
+            Wanted(self.columns, snapshot_every, activations, extras, log_every, checkpoint_every),
             self.guard,
             first_step=first_step,
             append=bool(known.segments),
@@ -183,21 +184,21 @@ class Recorder:
         for clause in self._output.lacking if world.leads else ():
             self._lack(clause)
         self._model, self._trained, self._held_by = model, trained, held_by(trained)
-        self._checkpoints = OwnCheckpoints(
+        self._checkpoints = checkpoints_of(
+            world,
+            self._output.shards,
             self.run_dir,
             saved,
             model,
             self.guard,
-            every=checkpoint_every if world.leads else 0,
+            every=checkpoint_every,
             keep=policy,
             announce=lambda steps: self.keeper.update(checkpoints=steps),
             point=opened.point,
         )
         self._step = first_step
         self.last: StepLog | SkipLog | None = None
-        self._rng: Any = None
-        if opened.point is not None and opened.point.state is not None:
-            self._rng = opened.point.state["rng"] if world.leads else None
+        self._rng = opened.point.random_state(leads=world.leads) if opened.point else None
         with self.guard.shielding("checkpoints"):
             self._checkpoints.begin(first_step)
 
@@ -321,8 +322,7 @@ class Recorder:
         if self._output.closed:
             return
         with self.guard.shielding("close()"):
-            if ended is None:
-                self._checkpoints.end(self._step)
+            self._checkpoints.end(self._step, finished=ended is None)
             if self._watch is not None:
                 self._watch.resolve()
         with self.guard.shielding("close()"):

@@ -38,6 +38,11 @@ class ResumePoint:
     state: Mapping[str, Any] | None
     path: Path | None
 
+    def random_state(self, *, leads: bool) -> Any:
+        """That of this rank, if it is there: a file has rank 0's, a folder that of each."""
+        own = leads or (self.path is not None and self.path.is_dir())
+        return self.state["rng"] if own and self.state is not None else None
+
 
 @contextmanager
 def locked_directory(
@@ -117,19 +122,26 @@ def find_resume_point(
     return newest_point(out, manifest, say)
 
 
-def newest_point(out: Path, manifest: Manifest, say: Callable[[str], None]) -> ResumePoint:
+def newest_point(
+    out: Path,
+    manifest: Manifest,
+    say: Callable[[str], None],
+    load: Callable[[Path], Mapping[str, Any]] = load_checkpoint,
+) -> ResumePoint:
     """The newest finite state of a run that can be read; without one it begins again at step 0.
 
     Args:
         out: the run directory.
         manifest: as the run left it.
         say: told of states that cannot be read.
+        load: reads a state.
     """
     # A name without "nonfinite" means that the state is finite.
-    usable = [i for i in list_checkpoints(out / "checkpoints") if i.path.name.count(".") == 1]
+    found = list_checkpoints(out / "checkpoints")
+    usable = [info for info in found if ".nonfinite" not in info.path.name]
     for info in reversed(usable):
         try:
-            state = load_checkpoint(info.path)
+            state = load(info.path)
         except InputError as error:
             say(f"{error.line()}: trying the one before it")
             continue

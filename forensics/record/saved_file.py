@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,6 +38,14 @@ def load_saved(path: Path, *, mmap: bool = False) -> Any:
     if claimed > MOST_EXPANDED * size + _SLACK:
         raise InputError(f"claims {claimed:,} bytes of tensors and has {size:,}", where=path)
     return found
+
+
+def load_plain(data: bytes) -> Any:
+    """What ``torch.save`` wrote to memory, on the CPU; None where a safe load does not take it."""
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError):
+        return None
 
 
 def _refuse_compressed(path: Path, size: int) -> None:

@@ -43,11 +43,13 @@ class Wanted:
     activations: bool = False
     extras: Sequence[str] = ()
     log_every: int = 1
+    checkpoint_every: int = 0
 
     @property
     def plan(self) -> tuple[Any, ...]:
         """What decides in which steps something is taken."""
-        return (self.columns, self.snapshot_every, tuple(self.extras), self.log_every)
+        every = (self.snapshot_every, self.log_every, self.checkpoint_every)
+        return (self.columns, tuple(self.extras), *every)
 
 
 class StepOutput:
@@ -94,7 +96,7 @@ class StepOutput:
             )
         self._leads = world.leads
         self.shards: Shards | None = None
-        if world.size > 1 and any(is_distributed(p) for _, p in parameters):
+        if any(is_distributed(p) for _, p in parameters):
             plan = [*plan_of(parameters), wanted.plan, first_step]
             apart = disagreement(world, run_dir, plan)
             self.shards = Shards(parameters, self.reducing, apart)
