@@ -16,6 +16,11 @@ class ExitCode(IntEnum):
     TRAINING_RAISED = 4
     INTERNAL = 70
     INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: to be taken as Ctrl-C is, so that what is open is closed and said."""
 
 
 LONGEST_PLACE = 400

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 
 from forensics.diagnose.survey import Choice, SurveyRow, survey_one, unreadable
@@ -70,10 +73,10 @@ def _in_parallel(
     task = partial(judge_chunk, judge, choice=choice, limit=limit)
     waiting, aside = deque(chunks_of(paths, jobs)), deque[str]()
     while waiting:
-        with _pool(jobs) as pool:
+        with _pool(jobs) as pool, _ended_early():
             yield from _until_it_breaks(pool, task, waiting, aside, _AHEAD * jobs)
     while aside:
-        with _pool(1) as pool:
+        with _pool(1) as pool, _ended_early():
             yield from _one_by_one(pool, task, aside, limit)
 
 
@@ -85,7 +88,7 @@ def _until_it_breaks(
     try:
         while waiting or given:
             while waiting and len(given) < most:
-                future = pool.submit(task, waiting[0])
+                future = _handed(pool, task, waiting[0])
                 given[future] = waiting.popleft()
             for future in wait(given, return_when=FIRST_COMPLETED).done:
                 rows = future.result()
@@ -108,7 +111,7 @@ def _one_by_one(
     while paths:
         path, began = paths.popleft(), time.monotonic()
         try:
-            yield from pool.submit(task, (path,)).result()
+            yield from _handed(pool, task, (path,)).result()
         except BrokenProcessPool:
             late = 0 < limit <= time.monotonic() - began
             why = f"took longer than {limit:g} s to read and judge" if late else DIED
@@ -118,4 +121,50 @@ def _one_by_one(
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
     # Never fork: a parent with threads (pyarrow has some) can leave a child with a held lock.
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=_serve)
+
+
+def _handed(pool: ProcessPoolExecutor, task: Task, chunk: Chunk) -> Future[list[SurveyRow]]:
+    """Give a chunk to a pool, which may start a process for it: deaf to Ctrl-C until it serves.
+
+    A terminal's Ctrl-C goes to all of them, and one that is still importing would print where.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        return pool.submit(task, chunk)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(task, chunk)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve() -> None:
+    """In a fresh process: Ctrl-C ends it without a word, and so does the end of its parent.
+
+    A pool's processes hold both ends of its pipes: after a parent that was killed they would wait
+    for work for ever.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+@contextmanager
+def _ended_early() -> Iterator[None]:
+    """Whoever leaves before the end (Ctrl-C) does not wait for what the processes are at."""
+    others = set(multiprocessing.active_children())
+    try:
+        yield
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -32,4 +34,25 @@ def test_it_runs_the_command_line(
     assert run() == 0
     assert capsys.readouterr().out.startswith("forensics ")
     # An interrupt after the answer must not change the exit code.
-    assert set_to == [(signal.SIGINT, signal.SIG_IGN)]
+    assert [number for number, _ in set_to] == [signal.SIGTERM, signal.SIGINT]
+    assert set_to[-1][1] == signal.SIG_IGN
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals here")
+def test_a_time_limit_ends_a_verb_in_order(tmp_path: Path) -> None:
+    """SIGTERM while an output is being written: 143, one line, and nothing half-written."""
+    log = tmp_path / "log.csv"
+    log.write_text("step,loss\n" + "".join(f"{i},1.5\n" for i in range(10)))
+    out = tmp_path / "out.csv"
+    slow = (
+        "import os, signal, sys\n"
+        "from forensics.__main__ import run\n"
+        "def terminated(*_): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.replace = os.rename = terminated\n"
+        f"sys.argv = ['forensics', 'convert', {str(log)!r}, '--out', {str(out)!r}]\n"
+        "sys.exit(run())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", slow], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143
+    assert done.stderr.splitlines()[-1] == "forensics: terminated"
+    assert sorted(tmp_path.iterdir()) == [log]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -147,3 +149,36 @@ def test_a_run_that_hangs_is_a_row_and_keeps_nobody_waiting() -> None:
     ]
     assert rows[0].summary == "took longer than 0.5 s to read and judge"
     assert time.monotonic() - began < 300
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="no process groups here")
+@pytest.mark.parametrize(
+    ("number", "all_of_them"),
+    [("SIGKILL", False), ("SIGINT", False), ("SIGINT", True)],  # all: as a terminal does it
+)
+def test_no_process_outlives_its_survey_and_none_cries(
+    number: str, all_of_them: bool, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.diagnose.told_judge", str(tmp_path)],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        (os.killpg if all_of_them else os.kill)(process.pid, signal.Signals[number])
+        said = process.communicate(timeout=40)[1]  # the last of them has closed it
+    assert said == b"interrupted\n" or number == "SIGKILL"
+    assert b"Traceback" not in said
+    for pid in map(int, (path.name for path in tmp_path.iterdir())):
+        assert _is_gone(pid)
+
+
+def _is_gone(pid: int) -> bool:
+    """Ended, or ended and not yet waited for by whoever is its parent now."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
