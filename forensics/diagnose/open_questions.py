@@ -11,10 +11,12 @@ from forensics.diagnose.finding import Finding
 from forensics.diagnose.next_command import has_state_before, trains_from_the_start
 from forensics.diagnose.noiseless_fall import noiseless_fall
 from forensics.diagnose.optimizer_facts import divides_by_its_size
+from forensics.diagnose.other_losses import bad_to_the_end
 from forensics.diagnose.reward_driven import WHY, learns_from_rewards
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.thrown_off import thrown_off
+from forensics.diagnose.zero_loss import at_zero_for_good
 from forensics.runlog.log_facts import PER_EPOCH
 from forensics.runlog.schema import spec_of
 
@@ -134,6 +136,10 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
         )
     elif learns_from_rewards(signals):
         gaps.append(f"{_sentence(WHY)}: divergence and plateaus of the loss were not judged.")
+    if others := bad_to_the_end(signals):
+        gaps.append(
+            f"{others}: what is trained by it learns nothing; the main loss alone is judged."
+        )
     if not signals.has("grad_l2_pre_clip"):
         gaps.append("No gradient norms: explosion, vanishing and clipping could not be judged.")
     if not signals.skips_known.any() and not signals.has("scaler_scale"):
@@ -158,6 +164,12 @@ def _of_the_shape(signals: Signals) -> list[str]:
             "The loss falls below 0 without slowing down: sound while a reward or a likelihood is "
             "maximised; a cross-entropy or a squared error cannot be negative, so its sign is "
             "wrong (unbounded-loss)."
+        )
+    if (row := at_zero_for_good(signals)) is not None and not learns_from_rewards(signals):
+        gaps.append(
+            f"The loss is exactly 0 from step {signals.step_at(row):,} to the end: sound if all "
+            "that there is was learned; else batches have no labels, the data are all alike, or "
+            "the labels are in the input. One batch, looked at, decides."
         )
     if signals.derived(noiseless_fall) is not None:
         gaps.append(

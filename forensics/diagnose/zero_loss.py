@@ -19,6 +19,8 @@ FALLING = 0.5
 """The last five of the past below half of its level: it falls fast enough to arrive."""
 TINY = 1e-3
 """Share of the first losses below which rounding alone may end at 0."""
+LEAST_ZEROS = 20
+"""Losses of 0 that are no chance of rounding any more, where they are most of a log."""
 GRAINS = 10
 """A loss must be so many of its own grains from 0: one printed with two decimals or computed in
 bf16 comes to 0 from the last grain."""
@@ -43,6 +45,20 @@ def switched_off(signals: Signals) -> int | None:
     announced = past.min() <= ANNOUNCED * level or median(past[-5:]) <= FALLING * level
     tiny = level < TINY * median(np.abs(loss[:PAST])) or past.min() < GRAINS * _grain(loss[:first])
     return None if announced or tiny else int(rows[first])
+
+
+def at_zero_for_good(signals: Signals) -> int | None:
+    """The row from which all losses are exactly 0, if they are most of the log; None if not.
+
+    However it came there, nothing is learned from then on.
+    """
+    rows = np.flatnonzero(signals.present("loss"))
+    alive = np.flatnonzero(signals.loss[rows] != 0)
+    if len(alive) == 0:
+        return None
+    first = int(alive[-1]) + 1
+    zeros = len(rows) - first
+    return int(rows[first]) if zeros >= LEAST_ZEROS and 2 * zeros > len(rows) else None
 
 
 def _grain(loss: FloatArray) -> float:
