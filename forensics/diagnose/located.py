@@ -14,6 +14,7 @@ from forensics.diagnose.bisection_result import (
     Persistence,
 )
 from forensics.diagnose.finding import Diagnosis, Finding, Severity, Status, TimelineEntry, Verdict
+from forensics.diagnose.next_command import recipe_option
 from forensics.diagnose.wording import sentence
 
 RULE = "bisection"
@@ -44,7 +45,7 @@ def with_located(diagnosis: Diagnosis, result: BisectionResult) -> Diagnosis:
     findings = list(diagnosis.findings)
     assert diagnosis.verdict.root is not None
     findings[diagnosis.verdict.root] = found
-    verdict = _told(diagnosis.verdict, diagnosis.verdict.summary, result, step)
+    verdict = _told(diagnosis, diagnosis.verdict.summary, result, step)
     return replace(diagnosis, findings=tuple(findings), verdict=verdict)
 
 
@@ -144,7 +145,7 @@ def _as_new_root(diagnosis: Diagnosis, result: BisectionResult, step: int) -> Di
     old = diagnosis.verdict
     others = [] if old.root is None else [old.root, *old.consequences]
     verdict = replace(
-        _told(old, sentence(found.message), result, step),
+        _told(diagnosis, sentence(found.message), result, step),
         status=Status.FAULTY,
         root=len(findings) - 1,
         consequences=(),
@@ -153,15 +154,19 @@ def _as_new_root(diagnosis: Diagnosis, result: BisectionResult, step: int) -> Di
     return replace(diagnosis, findings=findings, verdict=verdict)
 
 
-def _told(verdict: Verdict, summary: str, result: BisectionResult, step: int) -> Verdict:
+def _told(diagnosis: Diagnosis, summary: str, result: BisectionResult, step: int) -> Verdict:
     """The verdict with the place in its timeline, and without the questions that are answered."""
+    verdict = diagnosis.verdict
     detail = "" if result.origin is None else _where(result.origin)
     entry = TimelineEntry(when=f"{step:,}", title="located", detail=detail)
     at = next((i for i, e in enumerate(verdict.timeline) if _step_of(e) > step), None)
     before = verdict.timeline if at is None else verdict.timeline[:at]
     after = () if at is None else verdict.timeline[at:]
     answered = bool(result.reproduces)
-    command = f"forensics capsule run {shlex.quote(result.capsule)}" if result.capsule else ""
+    command = ""
+    if result.capsule:
+        recipe = recipe_option(diagnosis.source) if diagnosis.source is not None else ""
+        command = f"forensics capsule run {shlex.quote(result.capsule)}{recipe}"
     return replace(
         verdict,
         summary=summary,

@@ -15,6 +15,7 @@ from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity, Status
 from forensics.diagnose.located import RULE, finding_of
 from forensics.diagnose.signals import Signals
+from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
 from tests.unit.render.sample_bisections import bad_sample, growth, healthy, silent
@@ -69,6 +70,28 @@ def test_a_fault_after_the_one_of_the_log_stands_beside_it() -> None:
     assert found.verdict.root is not None
     assert found.findings[found.verdict.root].rule == RULE
     assert any(found.findings[i].rule == "nonfinite-loss" for i in found.verdict.unrelated)
+
+
+def test_the_capsule_is_run_with_the_recipe_it_needs(tmp_path: Path) -> None:
+    """A recipe from a file is loaded only where the command names it."""
+    steps, file = log(nan_at=30), tmp_path / "my train.py"
+    document = json.loads(json.dumps(bisection_document(bad_sample(), steps), allow_nan=False))
+    document["bisection"]["capsule"] = "runs/x/capsule-30"
+    recipes = ({}, {"name": "mine", "file": str(file)})
+    file.touch()
+    plain, of_a_file = (
+        diagnose(
+            Run(
+                path=Path("runs/x"),
+                steps=steps,
+                bisection=document,
+                manifest=Manifest(recipe=recipe),
+            )
+        ).verdict.next_command
+        for recipe in recipes
+    )
+    assert plain == "forensics capsule run runs/x/capsule-30"
+    assert of_a_file == f"{plain} --recipe '{file}:mine'"
 
 
 def test_nothing_located_changes_nothing() -> None:
