@@ -25,6 +25,7 @@ from forensics.replay.narrowing import Suspicion
 from forensics.replay.proof.flip import Hit
 from forensics.replay.proof.remedy import remedies
 from forensics.replay.start_states import StateSearch
+from forensics.replay.trainers.contract import names_a_maker
 from forensics.runlog.run import Run
 
 
@@ -183,6 +184,7 @@ def _next_command(run: Run, options: Options, known: Mapping[str, Any]) -> str:
     origin = known.get("origin")
     ranks = run.manifest.world_size if run.manifest is not None else 1
     worth = origin is not None and origin.operator != "batch" and ranks == 1
+    worth = worth and not names_a_maker(options.recipe)  # of a trainer's step there is no capsule
     if known.get("reproduces") and worth:
         folder = shlex.quote(str(run.path / f"capsule-{known['first_bad_step']}"))
         return f"forensics bisect {path}{options.as_command()} --no-what-if --capsule {folder}"

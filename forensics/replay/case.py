@@ -33,6 +33,7 @@ from forensics.replay.session import Session
 from forensics.replay.start_states import StateSearch
 from forensics.replay.suspects import Audit
 from forensics.replay.tracing.step_forensics import behind_growth, examine
+from forensics.replay.trainers.contract import names_a_maker
 from forensics.runlog.run import Run
 
 
@@ -227,6 +228,9 @@ class Case:
         """Write the capsule; where that fails, the answer says why and goes on."""
         if session.shares.size > 1:
             self.notes.append("no capsule: it would hold the step of one rank only")
+            return
+        if names_a_maker(self.options.recipe):
+            self.notes.append("no capsule: the step is the trainer's own, which no file can hold")
             return
         try:
             made = write_capsule(

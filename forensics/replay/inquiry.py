@@ -28,9 +28,10 @@ from forensics.replay.proof.flip import find_hit
 from forensics.replay.proof.lost_on_resume import find_lost, lost_origin
 from forensics.replay.row_judge import RowJudge
 from forensics.replay.saved_states import open_state, state_root
-from forensics.replay.session import Session, open_session
+from forensics.replay.session import Session
 from forensics.replay.silent_inquiry import silent_inquiry
 from forensics.replay.start_states import by_health_files, search_states, without
+from forensics.replay.trainers.trainer_session import TrainerSession, open_session
 from forensics.runlog.checkpoint_files import CheckpointInfo
 
 MOST_ABSORBED = 4
@@ -71,6 +72,8 @@ class Inquiry(Case):
                     self._bisect(session)
                 finally:  # what could not be loaded is nothing to resume from, whoever asks
                     self._tell_what_states_lack(session)
+                    if isinstance(session, TrainerSession):
+                        self.found.update(tolerance=session.kept_to)
                     self.states = without(self.states, session.untestable)
                     self.notes += session.shares.notes
         except KeyboardInterrupt:

@@ -106,10 +106,10 @@ class AcceleratedRecorder:
         """
         if not self._accelerator.sync_gradients:
             return
-        if loss is None:
+        if loss is None and not self._measured:
             loss = self._mean_loss()
         self._losses, self._measured = [], False
-        self.recorder.end_step(loss)
+        self.recorder.end_step(loss)  # without one: it was read with the gradients
 
     def close(self) -> None:
         """Leave the accelerator as it was, and close the run."""
@@ -140,16 +140,20 @@ class AcceleratedRecorder:
             unscale(optimizer)
             if not self._measured:
                 self._measured = True
-                self.recorder.gradients()
+                self.recorder.gradients(self._mean_loss())
 
         accelerator.backward, accelerator.unscale_gradients = heard, measured
 
     def _mean_loss(self) -> Tensor | float:
-        """Over the micro-batches, each of which ``backward`` weighs alike."""
-        if not self._losses:
-            return float("nan")
-        total = torch.stack([loss.float().mean() for loss in self._losses]).sum()
-        return total / int(self._accelerator.gradient_accumulation_steps)
+        return mean_loss(self._losses, self._accelerator)
+
+
+def mean_loss(losses: Sequence[Tensor], accelerator: Any) -> Tensor | float:
+    """Over a step's micro-batches, each of which ``backward`` weighs alike; NaN without any."""
+    if not losses:
+        return float("nan")
+    total = torch.stack([loss.float().mean() for loss in losses]).sum()
+    return total / int(accelerator.gradient_accumulation_steps)
 
 
 def precision_of(accelerator: Any) -> Precision | None:

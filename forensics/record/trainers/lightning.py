@@ -60,7 +60,7 @@ class ForensicsCallback(Callback):
         self.recorder: Recorder | None = None
         self._options = options
         self._losses: list[Tensor] = []
-        self._turn = False
+        self._turn = self._told = False
         self._noted: set[str] = set()
         self._saving_at = 0
 
@@ -92,7 +92,9 @@ class ForensicsCallback(Callback):
         """Unscaled and not yet clipped: measure, once a row."""
         if self.recorder is not None and not self._turn:
             self._turn = True
-            self.recorder.gradients()
+            self._told = bool(pl_module.automatic_optimization)
+            # By hand, further losses may go backward for the optimizers that step later.
+            self.recorder.gradients(self._loss() if self._told else None)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -102,7 +104,7 @@ class ForensicsCallback(Callback):
             return
         if self._turn:
             self.recorder.note(epoch=float(trainer.current_epoch))
-            self.recorder.end_step(self._loss())
+            self.recorder.end_step(None if self._told else self._loss())
             self._losses, self._turn = [], False
         self._note_states(trainer)
 

@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forensics.record.loop_entries import has_closure
 from forensics.record.loop_watch import LoopWatch
 from forensics.record.parameters import learning_rates
 from forensics.replay.applied.movement import (
@@ -221,8 +222,28 @@ class StepWatch:
 
     # -- optimizers and schedulers -------------------------------------------------------
 
-    def _entered(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        del args, kwargs
+    def _entered(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if has_closure(args, kwargs):
+            return self._after_closure(optimizer, args, kwargs)
+        self._note_entry(optimizer)
+        return None
+
+    def _after_closure(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """What the optimizer gets is there once it has evaluated its closure."""
+        owner, *rest = args
+        own = rest.pop(0) if rest else kwargs["closure"]
+        noted: list[bool] = []
+
+        def closure(*given: Any, **named: Any) -> Any:
+            out = own(*given, **named)
+            if not noted:
+                noted.append(True)
+                self._note_entry(optimizer)
+            return out
+
+        return (owner, closure, *rest), {k: v for k, v in kwargs.items() if k != "closure"}
+
+    def _note_entry(self, optimizer: Optimizer) -> None:
         found_inf = getattr(optimizer, "found_inf", None)
         handles_scale = self._stepping is not None and found_inf is not None
         self.events.optimizers.append(

@@ -165,12 +165,21 @@ def _guard(training: Training) -> Iterator[list[Optimizer]]:
     def guarded(optimizer: Optimizer) -> Callable[..., Any]:
         step = optimizer.step
 
+        def check() -> None:
+            held = (p.grad for group in optimizer.param_groups for p in group["params"])
+            if not _all_finite(held):
+                raise _WithheldError
+
         def guarded_step(*args: Any, **kwargs: Any) -> Any:
-            held = [p.grad for group in optimizer.param_groups for p in group["params"]]
-            if _all_finite(held):
-                return step(*args, **kwargs)
-            withheld.append(optimizer)
-            return None
+            closure, *rest = args or (kwargs.pop("closure", None),)
+            try:
+                if closure is not None:  # the gradients are there once it has run
+                    return step(_then(closure, check), *rest, **kwargs)
+                check()
+                return step(*rest, **kwargs)
+            except _WithheldError:
+                withheld.append(optimizer)
+                return None
 
         return guarded_step
 
@@ -184,6 +193,19 @@ def _guard(training: Training) -> Iterator[list[Optimizer]]:
                 del optimizer.step
             else:
                 optimizer.step = before  # type: ignore[method-assign]
+
+
+class _WithheldError(Exception):
+    """Leaves an optimizer's ``step`` before it has changed anything."""
+
+
+def _then(closure: Callable[..., Any], check: Callable[[], None]) -> Callable[..., Any]:
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        loss = closure(*args, **kwargs)
+        check()
+        return loss
+
+    return checked
 
 
 def _withhold(

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 
 PARAM, BUFFER, OPTIMIZER, EMA = "param", "buffer", "optimizer", "ema"
 SCALER, LR, RNG, OTHER = "scaler", "lr", "rng", "other"
-SCHEDULER, DATA, CONFIG = "scheduler", "data", "config"
+SCHEDULER, DATA, CONFIG, CALLBACK = "scheduler", "data", "config", "callback"
 
 _ROLES = (
+    # Keyed by their class: ModelCheckpoint{…} is no model, and its best score begins at inf.
+    (CALLBACK, re.compile(r"^(stateful_)?callbacks?$")),
     (CONFIG, re.compile(r"^(args|cfg|config\w*|h(yper)?_?param\w*|datamodule_hyper\w*)$")),
     (RNG, re.compile(r"(^|_)rng|random_state|generator_state")),
     (EMA, re.compile(r"(^|_)ema($|_|\d)|averag|(^|_)swa(_|$)|shadow")),
@@ -59,7 +61,7 @@ def kind_of(parts: Sequence[str], *, bare: bool) -> str:
         role = next((r for part in parts[:3] if (r := role_of(part)) != OTHER), OTHER)
     if role == PARAM:
         return BUFFER if is_buffer(name) else PARAM
-    return OTHER if role in (SCHEDULER, DATA) else role
+    return OTHER if role in (SCHEDULER, DATA, CALLBACK) else role
 
 
 def is_buffer(name: str) -> bool:

@@ -107,12 +107,25 @@ _PHASE_OF_FILE: tuple[tuple[str, Phase], ...] = (
     ("forensics/record/ema.py", Phase.EMA),
     ("torch/optim/", Phase.OPTIMIZER),
 )
+_SCHEDULER_COUNTS = "wrapper"
+"""What a scheduler puts around its optimizer's ``step``, to count the calls."""
 _UNSCALE_FUNCTIONS = frozenset({"unscale_", "_unscale_grads_"})
 _HOME = Path(__file__).resolve().parents[2].as_posix() + "/"
 _MACHINERY = (
     Path(torch.__file__).resolve().parent.as_posix() + "/",
     *(f"{_HOME}{part}/" for part in ("record", "replay", "runlog")),
 )
+_TRAINERS = tuple(
+    f"-packages/{part}"
+    for part in (
+        "accelerate/",
+        "lightning/fabric/",
+        "lightning/pytorch/",
+        "pytorch_lightning/",
+        "transformers/trainer",
+    )
+)
+"""What stands between a trainer's loop and the user's lines."""
 _STANDARD = Path(linecache.__file__).resolve().parent.as_posix() + "/"
 _RECIPES = tuple(f"{_HOME}record/{part}" for part in ("faults/", "models.py", "healthy.py"))
 """Ours too, but they stand for a user's own code."""
@@ -177,7 +190,8 @@ def site_of(
 def _phase_of(path: str, function: str) -> Phase | None:
     for part, phase in _PHASE_OF_FILE:
         if part in path:
-            return phase
+            counts = phase is Phase.SCHEDULER and function == _SCHEDULER_COUNTS
+            return None if counts else phase
     if path.endswith("torch/amp/grad_scaler.py") and function in _UNSCALE_FUNCTIONS:
         return Phase.UNSCALE
     return None
@@ -200,6 +214,8 @@ def is_users(path: str) -> bool:
     if path.startswith("<"):
         return False
     if path.startswith(_STANDARD) and "-packages/" not in path:
+        return False
+    if "-packages/" in path and any(part in path for part in _TRAINERS):
         return False
     return not path.startswith(_MACHINERY) or path.startswith(_RECIPES)
 

@@ -1,0 +1,153 @@
+"""Tiny trainings under real trainers, recorded and ready to be bisected.
+
+Each ``make_*`` is what a user's script would have: it takes nothing and builds what trains.
+``SETTINGS`` says how, for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+SAMPLES = 32
+
+
+def setting(name: str, default: Any) -> Any:
+    """A number that a test has set for the script, as ``FORENSICS_TEST_NAME``."""
+    return type(default)(os.environ.get(f"FORENSICS_TEST_{name}", default))
+
+
+def home() -> Path:
+    """Where the test's files lie."""
+    return Path(setting("HOME", ""))
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and their sums; the ``ZERO`` one is all zeros."""
+    inputs = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(0))
+    targets = inputs.sum(1, keepdim=True)
+    if (zero := setting("ZERO", -1)) >= 0:
+        inputs[zero] = 0.0
+    return inputs, targets
+
+
+class Net(nn.Module):
+    """Returns its loss; the logarithm of a silent sample's energy is -Inf."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 1)
+        self.drop = nn.Dropout(setting("DROPOUT", 0.1))
+
+    def forward(self, inputs: Any = None, targets: Any = None) -> dict[str, torch.Tensor]:
+        energy = inputs.square().mean(1, keepdim=True)
+        if setting("ROUNDS", 0):  # half a bit of bf16 is gone, of fp32 it is many bits
+            energy = (self.first(1.001 * inputs) - self.first(inputs)).abs().amin(1, keepdim=True)
+        loudness = energy.log()
+        out = self.last(self.drop(torch.relu(self.first(inputs)))) + loudness
+        return {"loss": nn.functional.mse_loss(out, targets)}
+
+
+class Samples(Dataset):  # type: ignore[type-arg]
+    """As the Hugging Face Trainer wants them."""
+
+    def __init__(self) -> None:
+        self.inputs, self.targets = rows()
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"inputs": self.inputs[index], "targets": self.targets[index]}
+
+
+def make_huggingface() -> Any:
+    """A Hugging Face Trainer: 4 steps an epoch, each of 2 micro-batches of 4."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from forensics.record.trainers.huggingface import ForensicsCallback
+
+    class Poison(TrainerCallback):  # type: ignore[misc]
+        """One weight becomes NaN before the step ``POISON``."""
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == setting("POISON", -1):
+                with torch.no_grad():
+                    kwargs["model"].last.weight[0, 3] = torch.nan
+
+    torch.manual_seed(0)
+    return Trainer(
+        Net(),
+        TrainingArguments(
+            str(home() / "out"),
+            max_steps=12,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            learning_rate=setting("RATE", 0.01),
+            max_grad_norm=0.5,
+            save_steps=4,
+            save_total_limit=4,
+            logging_steps=1,
+            use_cpu=True,
+            bf16=bool(setting("BF16", 0)),
+            report_to=[],
+            label_names=["targets"],
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        ),
+        train_dataset=Samples(),
+        callbacks=[ForensicsCallback(home() / "run"), Poison()],
+    )
+
+
+def make_lightning() -> Any:
+    """Lightning's Trainer, module and loaders: 8 batches of 4 an epoch."""
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from forensics.record.trainers.lightning import ForensicsCallback
+
+    class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            return self.net(*batch)["loss"]
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.log("val_loss", self.net(*batch)["loss"])
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), 0.01)
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 32)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    pl.seed_everything(0, verbose=False)
+    data = torch.utils.data.TensorDataset(*rows())
+    saving = ModelCheckpoint(
+        home() / "states", every_n_train_steps=setting("EVERY", 8), save_top_k=-1
+    )
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        gradient_clip_val=0.5,
+        accumulate_grad_batches=setting("ACCUMULATION", 1),
+        callbacks=[ForensicsCallback(home() / "run"), saving],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    shuffled = bool(setting("SHUFFLE", 0))
+    loader = torch.utils.data.DataLoader(data, 4, shuffle=shuffled)
+    return trainer, Module(), loader, torch.utils.data.DataLoader(data, 8)
+
+
+def make_nothing() -> str:
+    """What no contract knows."""
+    return "trained"
