@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from forensics.runlog.directory_logs import (
     one_run,
 )
 from forensics.runlog.importers.detect import Choice, detect
+from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
 from forensics.runlog.scanner.head import HEAD, Head
 from forensics.runlog.scanner.source import head_of
 
@@ -81,7 +83,31 @@ def search_folder(folder: Path, files: Sequence[str], folders: Sequence[str]) ->
     below = [
         n for n in folders if n not in checkpoints and not _is_closed(folder / n, folders, logs)
     ]
+    if checkpoints and _is_recorded(folder, below):
+        logs = [log for log in logs if not _is_of_the_trainer(log)]
     return Found(tuple(_places(folder, logs)), tuple(passed), tuple(sorted(below)))
+
+
+def _is_recorded(folder: Path, folders: Sequence[str]) -> bool:
+    """Lies the run directory of this very training in the Trainer's folder?
+
+    Its callback has noted in ``run.json`` where the Trainer saved its checkpoints.
+    """
+    for name in folders:
+        run = folder / name
+        if not (run / MANIFEST_NAME).is_file():
+            continue
+        try:
+            states = read_manifest(run).states
+        except InputError:
+            continue
+        if any(os.path.normpath(run / state.path / "..") == str(folder) for state in states):
+            return True
+    return False
+
+
+def _is_of_the_trainer(log: LogFile) -> bool:
+    return log.format == CHECKPOINTED or log.format.startswith("hf-")
 
 
 def _is_closed(folder: Path, beside: Sequence[str], logs: Sequence[LogFile]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -104,7 +105,9 @@ class TrainerSession(Session):
         config = replace(found.config, steps=max(last, planned if isinstance(planned, int) else 0))
         self._maker = Maker(found.kind)
         found = replace(found, kind=TrainerRecipe, config=config)
-        super().__init__(run, run.manifest, found, tolerance)
+        # Never none at all: what differs in a bit is the resume's doing, not a flipped bit.
+        least = None if tolerance is None else max(tolerance, sys.float_info.min)
+        super().__init__(run, run.manifest, found, least)
         self._say = say
         self._settings.enter_context(quiet())
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -116,7 +119,8 @@ class TrainerSession(Session):
     @property
     def kept_to(self) -> float:
         """The tolerance that was needed: 0 where all rows that agree do so bit for bit."""
-        return 0.0 if 0 < self._rows_compared == self._rows_same else self.tolerance
+        same = 0 < self._rows_compared == self._rows_same
+        return 0.0 if same or self.tolerance <= sys.float_info.min else self.tolerance
 
     # -- states -------------------------------------------------------------------------------
 

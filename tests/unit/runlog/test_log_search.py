@@ -105,6 +105,22 @@ def test_checkpoints_are_one_run_and_are_not_gone_into(tmp_path: Path) -> None:
     assert found.below == ("checkpoint-9", "eval")
 
 
+@pytest.mark.parametrize(("noted", "listed"), [("../checkpoint-40", False), ("../../x/c-4", True)])
+def test_checkpoints_that_a_run_in_the_folder_has_noted_are_no_run_of_their_own(
+    tmp_path: Path, noted: str, listed: bool
+) -> None:
+    (tmp_path / "checkpoint-40").mkdir()
+    (tmp_path / "checkpoint-40" / "trainer_state.json").write_text(hf_state(4))
+    (tmp_path / "forensics").mkdir()
+    states = [{"step": 40, "path": noted}]
+    manifest = {"schema_version": 1, "states": states}
+    (tmp_path / "forensics" / "run.json").write_text(json.dumps(manifest))
+    found = search(tmp_path)
+    expected = ["checkpoint-40/trainer_state.json"] if listed else []
+    assert names(found.places, tmp_path) == expected
+    assert found.below == ("forensics",)
+
+
 def test_a_state_and_a_console_of_one_run_are_one_place(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text(hf_state(12))
     (tmp_path / "train.log").write_text(SAMPLES["hf-stdout"])
