@@ -11,6 +11,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import MIN_PAST
+from forensics.diagnose.spike_condition import spike_options
 from forensics.runlog.run import Run
 
 REPLAYED = frozenset(
@@ -64,11 +65,12 @@ def next_command(signals: Signals, root: Finding) -> str:
     """
     if root.rule in REPLAYED and has_state_before(signals, root):
         directory = signals.run.checkpoints[0].path.parent
-        own = recipe_option(signals.run)
+        own = recipe_option(signals.run) + spike_options(signals.run.steps, root)
         return f"forensics bisect --ckpt-dir {shlex.quote(signals.run.named(directory))}{own}"
     if root.rule in REPLAYED and trains_from_the_start(signals, root):
         run = signals.run
-        return f"forensics bisect {shlex.quote(run.named())}{recipe_option(run)}"
+        own = recipe_option(run) + spike_options(run.steps, root)
+        return f"forensics bisect {shlex.quote(run.named())}{own}"
     if root.rule in REPLAYED and (again := _record_again(signals, root)):
         return again
     if root.rule not in _OF_THE_LOG and _has_gradients(signals, root.first_step):

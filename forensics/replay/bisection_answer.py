@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from forensics.diagnose.bisection_result import (
     Origin,
     Persistence,
 )
+from forensics.diagnose.spike_condition import spike_options
 from forensics.diagnose.wording import number
 from forensics.diagnose.wording import steps as step_count
 from forensics.replay.bad import NONFINITE
@@ -53,7 +55,9 @@ def answer_of(
         known["remedy"] = _remedy(run, known, step)
     late = _shows_later(known.get("origin"), step, suspicion)
     known["notes"] = tuple(dict.fromkeys((*notes, *late)))
-    known["next_command"] = _next_command(run, options, known)
+    known["next_command"] = _next_command(run, options, known) or _by_the_spike(
+        run, options, known, suspicion
+    )
     return BisectionResult(path=str(run.path), **known)
 
 
@@ -171,6 +175,17 @@ def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:
         raised=known.get("raised", False),
         checkpoints=known.get("checkpoints", ()),
     )
+
+
+def _by_the_spike(
+    run: Run, options: Options, known: Mapping[str, Any], suspicion: Suspicion
+) -> str:
+    """Where nothing is non-finite and the report's root is a spike: the bisection of that."""
+    vain = known["status"] is BisectStatus.NOT_BISECTABLE and options.predicate.text == NONFINITE
+    told = spike_options(run.steps, suspicion.root) if vain and suspicion.root is not None else ""
+    again = replace(options, from_step=None) if "--from" in told else options
+    path = shlex.quote(str(run.path))
+    return f"forensics bisect {path}{again.as_command()}{told}" if told else ""
 
 
 def _next_command(run: Run, options: Options, known: Mapping[str, Any]) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin
+from forensics.diagnose.finding import Finding, Severity
 from forensics.replay.bad import parse_bad
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of
@@ -41,3 +43,24 @@ def test_a_bad_tensor_that_is_read_later_is_told_with_that_step(operator, row, l
     told = answer_of(run, OPTIONS, suspicion, fields, ["first"])
     words = "the rows before step 130 are sound: that is the first step that shows it (loss is NaN)"
     assert told.notes == (("first", words) if late else ("first",))
+
+
+@pytest.mark.parametrize(
+    ("bad", "step_0", "next_command"),
+    [
+        (None, 1.0, "forensics bisect run --recipe mine.py --bad 'loss>30'"),
+        (None, 60.0, "forensics bisect run --recipe mine.py --bad 'loss>30' --from 50"),
+        ("norm>9", 1.0, ""),  # who asked for a condition has got the answer to it
+    ],
+)
+def test_where_nothing_is_non_finite_the_report_s_spike_is_bisected_next(bad, step_0, next_command):
+    losses = [step_0, *[1.0] * 149, 900.0, *[1.0] * 49]
+    run = Run(path=Path("run"), steps=StepTable.from_arrays({"loss": losses}))
+    spike = Finding(
+        rule="loss-spike", severity=Severity.WARNING, message="", first_step=150, last_step=150
+    )
+    options = replace(OPTIONS, recipe="mine.py", from_step=20 if step_0 > 1 else None)
+    options = replace(options, predicate=parse_bad(bad))
+    told = answer_of(run, options, Suspicion(root=spike), {}, [])
+    assert told.status is BisectStatus.NOT_BISECTABLE
+    assert told.next_command == next_command
