@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from forensics.diagnose.bisection_result import (
+    EMULATED,
+    REAL,
     BisectionResult,
     BisectStatus,
     ChainLink,
@@ -27,6 +29,10 @@ WITHOUT_SAMPLES = "without the guilty samples"
 """The trial that tells whether the samples are to blame, as the table of trials calls it."""
 _SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _KIND = {"nan": "NaN", "inf": "Inf"}
+_BY = {
+    REAL: " by all ranks, with the real reduction",
+    EMULATED: " rank by rank in one process, the reduction emulated",
+}
 _FP16_END = "fp16 ends at 65,504"
 
 
@@ -166,13 +172,19 @@ def _growth(growth: Growth) -> str:
 
 def ranks(result: BisectionResult) -> str:
     """Which ranks were bad by themselves; empty where only one trained."""
+    raised = result.origin is not None and result.origin.kind is FaultKind.EXCEPTION
     if len(result.bad_ranks) > 1:
         named = ", ".join(f"{rank:,}" for rank in result.bad_ranks[:MOST_SAMPLES])
         more = " …" * (len(result.bad_ranks) > MOST_SAMPLES)
-        return f"ranks {named}{more} are bad by themselves, before the reduction"
-    if result.rank is None:
-        return ""
-    return f"rank {result.rank:,} alone: the others' own losses and gradients are finite"
+        verb = "raise or are bad" if raised else "are bad"
+        return f"ranks {named}{more} {verb} by themselves, before the reduction"
+    if result.rank is not None and raised:
+        return f"rank {result.rank:,} alone: the others' own part of the step is sound"
+    if result.rank is not None:
+        return f"rank {result.rank:,} alone: the others' own losses and gradients are finite"
+    if result.reduction and result.reproduces and result.origin is not None:
+        return "none by itself: each one's own loss and gradients are finite"
+    return ""
 
 
 def samples(result: BisectionResult) -> str:
@@ -245,6 +257,7 @@ def replay(result: BisectionResult) -> str:
     if first is None or last is None:
         return ""
     way = f"replayed step {first:,}" if first == last else f"replayed {first:,} → {last:,}"
+    way += _BY.get(result.reduction, "")
     exact = "bit-identical" if result.tolerance == 0 else f"alike within {number(result.tolerance)}"
     if result.departure is not None:
         gone = result.departure

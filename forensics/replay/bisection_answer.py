@@ -167,7 +167,7 @@ def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:
         known.get("what_if", ()),
         first_bad_step=step,
         samples=known.get("samples", ()),
-        rank=known.get("rank"),
+        rank=None if known.get("samples_note") else known.get("rank"),
         # Without an origin the code or the machine may differ: nothing is advised on its memory.
         reproduces=known.get("reproduces") if known.get("origin") is not None else None,
         persistence=known.get("persistence", Persistence.UNKNOWN),
@@ -197,8 +197,9 @@ def _next_command(run: Run, options: Options, known: Mapping[str, Any]) -> str:
     if known["status"] is BisectStatus.PARTIAL:
         return f"forensics bisect {path}{options.as_command()}"
     origin = known.get("origin")
-    ranks = run.manifest.world_size if run.manifest is not None else 1
-    worth = origin is not None and origin.operator != "batch" and ranks == 1
+    several = run.manifest is not None and run.manifest.world_size > 1
+    worth = origin is not None and origin.operator != "batch"
+    worth = worth and (not several or known.get("rank") is not None)
     worth = worth and not names_a_maker(options.recipe)  # of a trainer's step there is no capsule
     if known.get("reproduces") and worth:
         folder = shlex.quote(str(run.path / f"capsule-{known['first_bad_step']}"))

@@ -18,7 +18,8 @@ from forensics.errors import ForensicsError, NoBatchError, NotReplayableError
 from forensics.record.assembly import told
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
-from forensics.replay.capsule.writing import write_capsule
+from forensics.replay.capsule.one_rank import write_rank_capsule
+from forensics.replay.capsule.writing import Capsule, write_capsule
 from forensics.replay.detection import Detector, Passage
 from forensics.replay.growth import as_growth, growth_of, may_have_grown
 from forensics.replay.narrowing import Suspicion
@@ -226,18 +227,25 @@ class Case:
 
     def _keep(self, session: Session, before: MemoryState, directory: Path) -> None:
         """Write the capsule; where that fails, the answer says why and goes on."""
-        if session.shares.size > 1:
-            self.notes.append("no capsule: it would hold the step of one rank only")
-            return
         if names_a_maker(self.options.recipe):
             self.notes.append("no capsule: the step is the trainer's own, which no file can hold")
             return
         try:
-            made = write_capsule(
-                directory, session, before, self.answer(), overwrite=self.options.overwrite
-            )
+            made = self._capsule(session, before, directory)
         except ForensicsError as error:
             self.notes.append(f"no capsule: {error.line()}")
             return
         self.found.update(capsule=str(made.path), capsule_bytes=made.size)
         self.notes += [f"capsule: {note}" for note in made.notes]
+
+    def _capsule(self, session: Session, before: MemoryState, directory: Path) -> Capsule:
+        """The step; of several ranks that of the first bad one."""
+        answer, overwrite = self.answer(), self.options.overwrite
+        if session.shares.size == 1:
+            return write_capsule(directory, session, before, answer, overwrite=overwrite)
+        recipe = self.options.recipe
+        made, rank = write_rank_capsule(
+            directory, session, before, answer, recipe=recipe, overwrite=overwrite
+        )
+        self.notes.append(f"the capsule holds the step of rank {rank} alone")
+        return made

@@ -67,6 +67,7 @@ class Inquiry(Case):
                 device=options.device,
                 tolerance=options.tolerance,
                 say=self.notes.append,
+                crew=options.crew,
             ) as session:
                 try:
                     self._bisect(session)
@@ -76,8 +77,8 @@ class Inquiry(Case):
                         self.found.update(tolerance=session.kept_to)
                     self.states = without(self.states, session.untestable)
                     self.notes += session.shares.notes
-        except KeyboardInterrupt:
-            self.interrupted()
+        except KeyboardInterrupt as stop:
+            self.interrupted(str(stop))
         except TrainingRaisedError as error:
             what = f"the training cannot be built here ({error.what})"
             raise NotReplayableError(what, where=error.where) from error

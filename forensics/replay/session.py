@@ -264,7 +264,7 @@ class Session:
             self._widen(wide)
         self.batches = batches
         loop = self._loop(changes)
-        self.shares.begin(loop.state, [place for place, _ in chosen], wide)
+        self.shares.begin(loop.state, step, [place for place, _ in chosen], wide)
         error: Exception | None = None
         self.step_index = step + 1
         with warnings.catch_warnings():

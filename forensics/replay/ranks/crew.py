@@ -52,7 +52,9 @@ class Crew:
             NotReplayableError: one of them cannot.
         """
         self.exchange.say(self._build)
-        for rank, why in enumerate(self.exchange.hear("")):
+        answers = self.exchange.hear("")
+        self.exchange.talking = False
+        for rank, why in enumerate(answers):
             if why:
                 raise NotReplayableError(why, where=f"rank {rank}")
 
@@ -70,6 +72,7 @@ class Crew:
         except Exception as error:  # noqa: BLE001 - the others must be heard all the same
             failure = error
         heard = self.exchange.hear(())
+        self.exchange.talking = False
         if failure is not None:
             raise failure
         for answer in heard:
@@ -90,6 +93,10 @@ class Crew:
     def traces(self) -> list[Any]:
         """What the traces of the others show, in the order of their ranks."""
         return self.exchange.hear(None)[1:]
+
+    def trained(self) -> None:
+        """The step's last collective is over."""
+        self.exchange.talking = False
 
     def end(self, message: End) -> None:
         """Let the others go; where they are gone already, they know."""

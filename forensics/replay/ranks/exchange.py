@@ -32,17 +32,25 @@ class Exchange:
 
     Attributes:
         world: this rank among all.
-        lost: a collective was left early: another rank has ended, or this one was stopped in it.
         gone: another rank has ended.
+        talking: rank 0 has said something that is not carried out to its end yet; it puts this
+            down when it is. Whoever is stopped before that is out of step with the others.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.lost = self.gone = False
+        self.gone = self.talking = False
+        self._inside = False
+
+    @property
+    def lost(self) -> bool:
+        """Can this rank reach the others no more?"""
+        return self.gone or self.talking or self._inside
 
     def say(self, message: Any = None) -> Any:
         """What rank 0 says, on every rank; the others' argument does not matter."""
         held = [message]
+        self.talking = self.world.leads
         with self._together():
             dist.broadcast_object_list(held, src=0)
         return held[0]
@@ -85,9 +93,9 @@ class Exchange:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Around collectives; whoever leaves one early is out of step with the others for good."""
-        before, self.lost = self.lost, True
-        if before:
+        """Around collectives."""
+        before, self._inside = self._inside, True
+        if before or self.gone:
             raise RankLostError("another rank of the replay has ended")
         try:
             with _disable_current_modes():
@@ -95,7 +103,7 @@ class Exchange:
         except RuntimeError as error:  # what gloo and NCCL say of a peer that is gone, or too slow
             self.gone = True
             raise RankLostError("another rank of the replay has ended") from error
-        self.lost = False
+        self._inside = False
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

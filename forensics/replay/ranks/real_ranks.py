@@ -44,15 +44,16 @@ class RealRanks(EmulatedRanks):
             reports = self.crew.report(report)
             if tracer is not None:
                 take_in(tracer, [trace for trace in self.crew.traces() if trace is not None])
-            self.streams.put(report.stream for report in reports[1:])
-            reason = self._take(reports, error)
             if are_reduced(reports):
                 average(self.crew.exchange, reports, parameters)
-                if tracer is not None:
-                    reduced(tracer, parameters, [p.grad for p in parameters])
             else:
                 for parameter in parameters:
                     parameter.grad = None
+            self.crew.trained()
+            self.streams.put(report.stream for report in reports[1:])
+            reason = self._take(reports, error)
+            if tracer is not None:
+                reduced(tracer, parameters, [p.grad for p in parameters])
         return next(iter(self.losses.values())), self._scale_of(reports), reason
 
     def _own_share(self, own: Sequence[Batch]) -> tuple[float, float, str]:

@@ -114,8 +114,9 @@ class EmulatedRanks(AmpTrainState):
         bad = {rank for rank, loss in self.losses.items() if not math.isfinite(loss)}
         return tuple(sorted(bad | set(self.bad_gradients) | set(self.raised)))
 
-    def begin(self, ranks: Sequence[int], widened: torch.dtype | None) -> None:
-        """A step is about to be run: whose its micro-batches are, and in which type."""
+    def begin(self, step: int, ranks: Sequence[int], widened: torch.dtype | None) -> None:
+        """A step is about to be run: which, whose its micro-batches are, and in which type."""
+        self.step_index = step  # one that raised before was not counted
         self.ranks, self.widened = ranks, widened
         self.losses, self.bad_gradients, self.raised = {}, (), ()
 

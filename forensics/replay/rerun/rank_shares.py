@@ -65,16 +65,19 @@ class RankShares:
         self.samples = tuple(sum(map(batch_size, share)) for share in shares)
         return [batch for share in shares for batch in share]
 
-    def begin(self, state: Any, places: Sequence[int], widened: torch.dtype | None) -> None:
+    def begin(
+        self, state: Any, step: int, places: Sequence[int], widened: torch.dtype | None
+    ) -> None:
         """Tell the step that is about to be run whose the micro-batches are.
 
         Args:
             state: of the loop.
+            step: its index.
             places: which of the step's micro-batches are left.
             widened: what the data are turned into, or None.
         """
         if isinstance(state, EmulatedRanks):
-            state.begin([self._ranks[place] for place in places], widened)
+            state.begin(step, [self._ranks[place] for place in places], widened)
 
     def end(self, state: Any) -> tuple[str, ...]:
         """What was bad in the step and is not in rank 0's row."""
