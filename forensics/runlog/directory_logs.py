@@ -43,7 +43,7 @@ VALIDATION = frozenset(("validation", "val", "valid", "eval", "test"))
 _VIEWS = (
     frozenset(("hf-trainer-state", "hf-stdout", "tensorboard", "wandb-history")),
     frozenset(("lightning-csv", "tensorboard")),
-    frozenset(("ultralytics-csv", "tensorboard")),
+    frozenset(("ultralytics-csv", "ultralytics-text", "tensorboard")),
     frozenset(("keras-csv", "tensorboard")),
     frozenset(("nemo", "tensorboard")),
     frozenset(("openmmlab-json", "openmmlab-text", "tensorboard")),

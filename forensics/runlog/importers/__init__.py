@@ -46,6 +46,7 @@ from forensics.runlog.importers.tensorboard_events import tensorboard_events
 from forensics.runlog.importers.tensorboard_scalar import tensorboard_scalar
 from forensics.runlog.importers.torchtitan import torchtitan
 from forensics.runlog.importers.ultralytics_csv import ultralytics_csv
+from forensics.runlog.importers.ultralytics_text import ultralytics_text
 from forensics.runlog.importers.verl import verl
 from forensics.runlog.importers.wandb_csv import wandb_csv
 from forensics.runlog.importers.wandb_history import wandb_history
@@ -59,6 +60,7 @@ IMPORTERS: tuple[Importer, ...] = (
     ms_swift,
     lightning_csv,
     ultralytics_csv,
+    ultralytics_text,
     keras_csv,
     wandb_csv,
     wandb_history,

@@ -1,11 +1,13 @@
 """Lines of a program that end in a JSON object: ``12:03:05 INFO {"step": 10, "loss": 2.1}``.
 
-What stands in front of the object is passed over, and so are lines without one, and objects that
-hold nothing of a training.
+Or in a dict as Python prints it: ``step 10: {'train/loss': 2.1, 'train/step': 10}``. What stands in
+front of the object is passed over, but for a step that it lacks, and so are lines without one, and
+objects that hold nothing of a training.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,6 +22,12 @@ from forensics.runlog.scanner.records import RecordRows, flattened, json_object
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
+_STEP = re.compile(rb"(?i)\b(?:global[ _])?step[ \t:=]{1,3}(\d{1,12})\b[^\d]{0,20}$")
+"""At the end of what stands in front of an object."""
+_PYTHON = re.compile(rb"'([^'\"\\\n]*)'|\b(?:nan|inf|None|True|False)\b|np\.float\d\d\(([^()]*)\)")
+_DOCUMENT = re.compile(rb"\s*(?:\{|\[\s*[\[{])")
+"""A file that is JSON as a whole, and no line with a time in brackets."""
+_AS_JSON = {b"nan": b"NaN", b"inf": b"Infinity", b"None": b"null"}
 _LOOKED_AT = 5_000
 _FEWEST = 3
 """Objects with a loss or norm and a step or epoch, from which on they are taken for the log."""
@@ -28,7 +36,7 @@ _TOLD = USABLE - {"lr"}
 
 
 def _sniff(head: Head) -> Match | None:
-    if head.raw.lstrip()[:1] in (b"[", b"{"):
+    if _DOCUMENT.match(head.raw):
         return None
     found: list[str] = []
     records = 0
@@ -46,11 +54,32 @@ def _sniff(head: Head) -> Match | None:
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The objects that lines end in, with what lies within them."""
     for line in lines:
-        at = line.find(b'{"')
-        if at > 0 and line.rstrip().endswith(b"}"):
-            record = json_object(line[at:])
+        if not line.rstrip().endswith(b"}"):
+            continue
+        at = max(line.find(b'{"'), 0) or line.find(b"{'")
+        if at > 0:
+            text = line[at:] if line[at + 1 : at + 2] == b'"' else _PYTHON.sub(_as_json, line[at:])
+            record = json_object(text)
             if record is not None:
-                yield dict(flattened(record))
+                yield _dated(dict(flattened(record)), line[:at])
+
+
+def _as_json(match: re.Match[bytes]) -> bytes:
+    """A word of Python's as JSON has it."""
+    if match.group(1) is not None:
+        return b'"%b"' % match.group(1)
+    if match.group(2) is not None:
+        return match.group(2)
+    word = match.group()
+    return _AS_JSON.get(word, word.lower())
+
+
+def _dated(record: dict[str, Any], before: bytes) -> dict[str, Any]:
+    """A record with the step in front of it, where it tells none itself."""
+    match = _STEP.search(before[-80:])
+    if match is None or any(canonical_name(name) in _DATED for name in record):
+        return record
+    return {"step": int(match.group(1)), **record}
 
 
 def _read(source: LogSource, reading: Reading) -> StepTable:
@@ -67,7 +96,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
 
 json_in_lines = Importer(
     name="json-in-lines",
-    description="lines that end in a JSON object with keys of a training log",
+    description="lines that end in a JSON object, or a Python dict, with keys of a training log",
     sniff=_sniff,
     read=_read,
     columns=True,

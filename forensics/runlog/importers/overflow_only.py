@@ -115,9 +115,9 @@ def _columns(step: IntArray, noted: Mapping[int, Mapping[str, Cell]]) -> dict[st
     """Steps, with the skips and the loss scale that notes tell of some."""
     skipped, scale = np.zeros(len(step), dtype=np.int64), np.full(len(step), np.nan)
     for row, cells in noted.items():
-        skipped[row] = cells.get("skipped_steps", 0)
+        skipped[row] = int(cells.get("skipped_steps") or 0)
         told = cells.get("scaler_scale")
-        scale[row] = np.nan if told is None else told
+        scale[row] = np.nan if told is None else float(told)
     columns: dict[str, Any] = {"step": step, "skipped_steps": skipped}
     there = ~np.isnan(scale)
     return columns | {"scaler_scale": (scale, there)} if there.any() else columns

@@ -42,6 +42,7 @@ _WRAPPED = 0.5
 """Share of a file's lines that are wrapped, where they are."""
 _NARROWEST, _WIDEST = 60, 400
 """Columns of a terminal whose lines may have been broken."""
+_NUMBER = re.compile(rb"\d{1,18}")
 _FIGURES = re.compile(rb"\d[\d.]*|nan|-?inf")
 _FEWEST_BROKEN = 4
 _MOST_PIECES = 32
@@ -83,10 +84,16 @@ def dirt_of(head: bytes) -> Dirt:
     if colours:
         plain = _BARE_COLOUR.sub(b"", plain)
     lines = [line for line in plain.split(b"\n")[:-1] if line.strip()]
-    prefixed = sum(RANK_PREFIX.match(line) is not None for line in lines)
-    ranks = prefixed >= 2 and prefixed * 2 > len(lines)
+    prefixes = [match.group() for line in lines if (match := RANK_PREFIX.match(line))]
+    ranks = len(prefixes) >= 2 and len(prefixes) * 2 > len(lines) and not _count_on(prefixes)
     width = 0 if ranks else _broken_at(lines)
     return Dirt(notebook, docker, messages, ranks, width, colours)
+
+
+def _count_on(prefixes: list[bytes]) -> bool:
+    """Does the number in front of the lines rise from each to the next? Then it is no rank."""
+    numbers = [int(found.group()) for text in prefixes if (found := _NUMBER.search(text))]
+    return len(numbers) >= _FEWEST_BROKEN and all(a < b for a, b in pairwise(numbers))
 
 
 def _is_wrapped(head: bytes) -> bool:

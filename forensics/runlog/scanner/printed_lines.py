@@ -44,7 +44,10 @@ _OF = re.compile(
     % "━".encode()
 )
 """``(10/1251)``; in front of a bar, that of Keras 3 among them."""
-_LED = re.compile(rb"(?:^|[\] \t])\[(\d{1,12})\][ \t]{1,4}(?=[A-Za-z_][\w/]{0,40} ?[=:])")
+_LED = re.compile(
+    rb"(?:^|[\] \t])\[(\d{1,12})\][ \t]{1,4}"
+    rb"(?=[A-Za-z_][\w/'-]{0,40}(?: [\w'-]{1,40})? ?[=:])"
+)
 """``[100] accuracy=0.5, loss=2.3``: the step in front of all."""
 _COUNTED_LOSS = re.compile(
     rb"(?i)\b((?:[a-z]{1,12} )?loss)[ \t]{1,4}(\d{1,12})[ \t]{1,4}(?=" + NUMBER + rb"(?![\w.]))"
@@ -65,7 +68,8 @@ _VALIDATION = re.compile(
 )
 _STEP_HEADING = re.compile(
     rb"(?i)^[^\n]{0,120}\bglobal[ _-]?step[ \t:=]{1,4}(\d{1,12})(?![\w.])"
-    rb"|^[^\w\n]{0,80}(?:step|iter(?:ation)?|update)[ \t:#]{1,4}(\d{1,12})"
+    rb"|^(?:[\d:,.T/ \t\[\]-]{0,40}(?:INFO|info|Info)\b)?[^\w\n]{0,80}"
+    rb"(?:step|iter(?:ation)?|update)[ \t:#]{1,4}(\d{1,12})"
     rb"(?:[ \t]{0,2}/[ \t]{0,2}\d{1,12})?[^\w\n]{0,80}$"
 )
 """``===== Step 3/100 =====``: the step of the lines below it."""

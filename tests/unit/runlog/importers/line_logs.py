@@ -165,6 +165,16 @@ def marian(step: int, *, loss: str = "9.31337643") -> str:
     )
 
 
+def yolo(epoch: int, *, losses: str = "1.081     0.4706      1.084", done: str = "16/16") -> str:
+    """The console of an epoch: its header, a state of its bar, and the validation."""
+    return (
+        "\n      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
+        f"\r     {epoch:2}/30      6.73G      {losses}         10        640:  50%|###   | {done}"
+        "\n                 Class     Images  Instances      Box(P          R      mAP50\n"
+        "                   all        722       1444      0.989       0.99      0.993\n"
+    )
+
+
 SAMPLES = {
     "megatron-lm": "".join(megatron(step) for step in range(1, 13)),
     "megatron-deepspeed": "".join(
@@ -199,6 +209,7 @@ SAMPLES = {
     "espnet": "".join(espnet(100 * n - 99, 100 * n) for n in range(1, 13)),
     "icefall": "".join(icefall(50 * n) for n in range(12)),
     "insightface": "".join(insightface(50 * n) for n in range(1, 13)),
+    "ultralytics-text": "".join(yolo(n) for n in range(1, 13)),
     "verl": "".join(verl(n) for n in range(1, 13)),
     "boxed-table": "".join(diffusion(10 * n) for n in range(12)),
     "console-table": "epoch     train_loss  valid_loss  accuracy  time    \n"

@@ -13,7 +13,15 @@ from forensics.errors import InputError
 from forensics.runlog.log_facts import PER_EPOCH
 from forensics.runlog.run import load_run
 from forensics.runlog.scanner.rounded_steps import ROUNDED
-from tests.unit.runlog.importers.line_logs import box, darknet, diffusion, marian, opennmt, verl
+from tests.unit.runlog.importers.line_logs import (
+    box,
+    darknet,
+    diffusion,
+    marian,
+    opennmt,
+    verl,
+    yolo,
+)
 from tests.unit.runlog.importers.logs import column, read, same
 
 
@@ -210,3 +218,44 @@ class TestMlflow:
         with pytest.raises(InputError, match="--map loss=wer"):
             read(tmp_path, text, "wer")
         assert read(tmp_path, text, "wer", mapping={"loss": "wer"})["loss"][0] == 0.5
+
+
+class TestYolosConsole:
+    def test_a_row_is_an_epoch_and_the_parts_are_summed(self, tmp_path: Path) -> None:
+        states = yolo(1, losses="9.0  9.0  9.0", done="1/16") + yolo(1) + yolo(2)
+        table = read(tmp_path, states + yolo(3, losses="nan  0.5  1.0"))
+        assert table.source_format == "ultralytics-text"
+        assert table.step.tolist() == [1, 2, 3]
+        assert same(column(table, "loss"), [2.6356, 2.6356, math.nan])
+        assert table["train/cls_loss"][0] == 0.4706
+        assert table.facts is not None
+        assert table.facts.unit == PER_EPOCH
+
+    def test_the_total_that_yolov7_tells_is_the_loss(self, tmp_path: Path) -> None:
+        head = "     Epoch   gpu_mem       box       obj       cls     total    labels  img_size\n"
+        rows = "".join(
+            f"      {n}/29     4.3G   0.05   0.03   0.02   0.11   123   640: 100%|#| 9/9\n"
+            for n in range(4)
+        )
+        table = read(tmp_path, head + rows)
+        assert table.step.tolist() == [0, 1, 2, 3]
+        assert table["loss"].tolist() == [0.11] * 4
+
+
+class TestDictsInLines:
+    def test_a_dict_of_python_behind_its_step_is_read(self, tmp_path: Path) -> None:
+        text = "".join(
+            f"[10:00:00] model.py:5 - step {n}: {{'train/loss': {'nan' if n == 3 else 2.5}, "
+            f"'train/grad_norm': np.float64(1.5), 'note': None}}\n"
+            for n in range(1, 6)
+        )
+        table = read(tmp_path, text)
+        assert table.source_format == "json-in-lines"
+        assert table.step.tolist() == [1, 2, 3, 4, 5]
+        assert same(column(table, "loss"), [2.5, 2.5, math.nan, 2.5, 2.5])
+        assert table["grad_l2_pre_clip"][0] == 1.5
+
+    def test_its_own_step_goes_before_the_one_in_front(self, tmp_path: Path) -> None:
+        line = "step 9: {{'train/loss': 2.5, 'train/step': {n}}}\n"
+        table = read(tmp_path, "".join(line.format(n=n) for n in range(5)))
+        assert table.step.tolist() == [0, 1, 2, 3, 4]

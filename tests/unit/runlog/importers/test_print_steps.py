@@ -29,6 +29,8 @@ def notes_of(table: StepTable) -> tuple[str, ...]:
         "========= Step {n}/100 =========\n  • Loss: {x}\n  • Avg Reward: 0.31\n",
         "   --> TIME: now -- STEP: 5/99 -- GLOBAL_STEP: {n}\n     | > loss: {x}  (1.2)\n",
         "I0101 10:00:00.123 140 writer.py:48] [{n}] accuracy=0.5, loss={x}\n",
+        "[{n}]\ttrain-logloss:{x}\teval-logloss:0.5\n",
+        "2024-02-03 08:08:56,118 INFO     iteration {n}/1000\nINFO     loss={x}, entropy=7.5\n",
         "Train loss {n} {x} Grad Norm 1.234567 3.45s/it\n",
         "2020-12-22 08:05:25,238-INFO: iter: {n}, lr: 0.01, 'loss': '{x}', eta: 1:02:43\n",
     ],
