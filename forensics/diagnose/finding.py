@@ -134,6 +134,8 @@ class Verdict:
         undecided: what the log cannot tell, each with what would decide it.
         timeline: lead-up, last healthy step, first bad step, what followed.
         next_command: one command line that can be pasted; empty when there is none.
+        cause: what is behind it where no finding is the root (an exception); else empty.
+        remedy: what to do about that; else empty.
     """
 
     status: Status
@@ -144,6 +146,8 @@ class Verdict:
     undecided: tuple[str, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
     next_command: str = ""
+    cause: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

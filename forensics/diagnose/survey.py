@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from forensics.diagnose.engine import Overrides, diagnose
-from forensics.diagnose.finding import Diagnosis, Severity
+from forensics.diagnose.finding import Diagnosis, Severity, Status
 from forensics.diagnose.signals import Signals
 from forensics.errors import ForensicsError, InputError, StoreError
 from forensics.frozen import dataclass
@@ -59,15 +59,20 @@ class SurveyRow:
         return self.status != UNREADABLE
 
     @property
+    def sick(self) -> bool:
+        """Was something found that no healthy run does?"""
+        return self.severity is not None and self.severity > Severity.INFO
+
+    @property
     def order(self) -> tuple[float, float, str]:
-        """Worst first; what cannot be read comes before what is healthy."""
-        if not self.readable:
-            return (-0.5, 0.0, self.path)
-        sick = self.severity is not None and self.severity > Severity.INFO
-        return (-float(self.severity or 0) if sick else 0.0, -self.wasted, self.path)
+        """Worst first; what ended without a verdict, or cannot be read, before what is healthy."""
+        worst = -float(self.severity or 0) if self.sick else _NOT_SICK.get(self.status, 0.0)
+        return (worst, -self.wasted, self.path)
 
 
 UNREADABLE = "unreadable"
+_NOT_SICK = {Status.UNDECIDED.value: -0.75, UNREADABLE: -0.5, Status.INSUFFICIENT_DATA.value: -0.25}
+"""Order of the runs in which no rule found a fault: one that raised is not among the healthy."""
 
 
 class Search:

@@ -37,7 +37,7 @@ def timeline(
     before = [f for f in followers if f.begins < root.begins]
     after = [f for f in followers if f.begins >= root.begins]
     events = [(f.begins, _entry(f)) for f in (*before, root, *after)]
-    lines = [*_lead_up(signals, row), *_last_healthy(signals, row), *events]
+    lines = [*_lead_up(signals, row), *last_healthy(signals, row), *events]
     return tuple(entry for _, entry in sorted(lines, key=lambda line: line[0]))
 
 
@@ -81,8 +81,8 @@ def _start_of_last_run(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) ->
     return int(rows[breaks[-1] + 1]) if len(breaks) else int(rows[0])
 
 
-def _last_healthy(signals: Signals, row: int) -> list[tuple[int, TimelineEntry]]:
-    """The last step before the root that was taken with finite numbers."""
+def last_healthy(signals: Signals, row: int) -> list[tuple[int, TimelineEntry]]:
+    """The last step before a row that was taken with finite numbers: its step and its entry."""
     written = signals.present("loss") | signals.present("grad_l2_pre_clip")
     bad = signals.loss_bad | signals.norm_bad | signals.skipped
     good = np.flatnonzero(written[:row] & ~bad[:row])

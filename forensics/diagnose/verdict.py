@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from forensics.diagnose.explanations import explains, may_be_root
-from forensics.diagnose.facts import last_line
 from forensics.diagnose.finding import (
     Finding,
     Outcome,
@@ -21,11 +20,11 @@ from forensics.diagnose.finding import (
 )
 from forensics.diagnose.next_command import command_for_exception, next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
+from forensics.diagnose.raised import raised
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.timeline import timeline
-from forensics.diagnose.wording import clause, sentence, start_of
+from forensics.diagnose.wording import sentence, start_of
 from forensics.diagnose.wording import steps as step_count
-from forensics.runlog.log_facts import INTERRUPT
 
 MOST_WEIGHED = 200
 """Findings that are weighed against each other (pairs grow with the square); the worst come first,
@@ -152,13 +151,16 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
     """No finding at warning or above: healthy, as far as the log can tell."""
     rows = len(signals)
     gaps = not_judged(signals)
-    raised = _raised(signals)
-    if raised:
+    end = raised(signals)
+    if end is not None:
         return Verdict(
             status=Status.UNDECIDED,
-            summary=raised,
-            undecided=(*_where_it_raised(signals), *gaps),
+            summary=end.summary,
+            undecided=(*end.undecided, *gaps),
+            timeline=end.timeline,
             next_command=command_for_exception(signals),
+            cause=end.cause,
+            remedy=end.remedy,
         )
     failed = [o.rule for o in outcomes if o.outcome is Outcome.FAILED]
     if failed:
@@ -174,33 +176,6 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
     if lost:
         return Verdict(status=Status.UNDECIDED, summary=lost, undecided=gaps)
     return Verdict(status=Status.HEALTHY, summary=_healthy(signals, gaps), undecided=gaps)
-
-
-def _raised(signals: Signals) -> str:
-    """What a run died of that no rule explains; empty where it did not raise."""
-    learned = signals.table.facts
-    if learned is not None and learned.ended and not learned.ended.startswith(INTERRUPT):
-        after = f" after {learned.unit} {signals.last_step:,}" if len(signals) else ""
-        return f"The log ends{after} with {last_line(learned)}. Nothing before it is a fault."
-    manifest = signals.run.manifest
-    ended = manifest.ended if manifest is not None else None
-    if ended is None or ended.how != "exception":
-        return ""
-    at = "" if ended.step is None else f" at step {ended.step:,}"
-    how = clause(ended.message)
-    return f"The training raised{at}: {how}. Nothing in the log before it is a fault."
-
-
-def _where_it_raised(signals: Signals) -> tuple[str, ...]:
-    """Where to look after an exception whose step is known, as an open question."""
-    manifest = signals.run.manifest
-    ended = manifest.ended if manifest is not None else None
-    if ended is None or ended.how != "exception" or ended.step is None:
-        return ()
-    return (
-        f"What raised is in no log: look at the line that the traceback names, and at what step "
-        f"{ended.step:,} was given, its batch first.",
-    )
 
 
 def _lost_rows(signals: Signals) -> str:

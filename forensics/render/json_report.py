@@ -90,6 +90,8 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
             for entry in verdict.timeline
         ],
         "next_command": verdict.next_command,
+        "cause": verdict.cause,
+        "remedy": verdict.remedy,
     }
 
 

@@ -95,7 +95,10 @@ def _advice(safe: Diagnosis) -> list[str]:
         f"{number}. {remedy if number == 1 else f'{finding.rule}: {remedy}'}"
         for number, (finding, remedy) in enumerate(remedies(safe), start=1)
     ]
-    return ["### What to do", "\n".join(advice)] if advice else []
+    verdict = safe.verdict
+    cause = [f"**Cause:** {verdict.cause}"] if verdict.cause else []
+    told = [*([verdict.remedy] if verdict.remedy else []), *(["\n".join(advice)] if advice else [])]
+    return [*cause, *(["### What to do", *told] if told else [])]
 
 
 def next_command(command: str) -> list[str]:

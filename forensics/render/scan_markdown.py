@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from forensics.diagnose.survey import SurveyRow
 from forensics.render.safe_text import markdown
-from forensics.render.scan_text import HEADER, cells, tally
+from forensics.render.scan_text import HEADER, cells, tally, without_root
 
 
 def render_scan_markdown(rows: Sequence[SurveyRow]) -> str:
@@ -16,6 +16,6 @@ def render_scan_markdown(rows: Sequence[SurveyRow]) -> str:
     told = [
         f"- {markdown(row.path)}: {markdown(row.summary)}"
         for row in rows
-        if row.root or not row.readable
+        if row.root or without_root(row)
     ]
     return "\n\n".join(["\n".join(table), tally(rows), *(["\n".join(told)] if told else [])]) + "\n"

@@ -22,14 +22,14 @@ def render_scan_text(
     page = Page(width, colour=colour, ascii_only=ascii_only)
     lines = [TextRow(cells(row), ("", _code(row), "", "", "", "")) for row in rows]
     put_table(page, HEADER, lines, indent=0, left=3)
-    closed = [row for row in rows if not row.readable]
-    if closed:
+    told = [row for row in rows if without_root(row)]
+    if told:
         page.blank()
-    for row in closed:
+    for row in told:
         page.paragraph(f"{shown_path(row.path)}: {row.summary}", hang=2)
     page.blank()
     page.paragraph(tally(rows))
-    sick = next((row for row in rows if row.root), None)
+    sick = next((row for row in rows if row.sick or row.status == Status.UNDECIDED), None)
     if sick is not None:
         page.command("NEXT", f"forensics report {quoted(sick)}")
     return page.text()
@@ -48,24 +48,27 @@ def cells(row: SurveyRow) -> tuple[str, ...]:
     return (
         shown_path(row.path),
         word(row),
-        row.root or "–",
+        row.root or ("undecided" if row.sick else "–"),
         "–" if row.step is None else f"{row.step:,}",
         wasted if row.readable else "–",
         f"{row.steps:,}" if row.readable else "–",
     )
 
 
+def without_root(row: SurveyRow) -> bool:
+    """Is it not healthy, and does no root cause say why? Then its summary does."""
+    return not row.root and (not row.readable or row.sick or row.status == Status.UNDECIDED)
+
+
 def word(row: SurveyRow) -> str:
-    """The severity where there is a root cause, else the verdict's word."""
-    if row.root and row.severity is not None:
-        return row.severity.word
-    return row.status
+    """The severity where something is wrong, else the verdict's word."""
+    return row.severity.word if row.sick and row.severity is not None else row.status
 
 
 def _code(row: SurveyRow) -> str:
     if not row.readable:
         return severity_code(Severity.WARNING)
-    if row.root and row.severity is not None:
+    if row.sick and row.severity is not None:
         return severity_code(row.severity)
     return status_code(Status(row.status))
 

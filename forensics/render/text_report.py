@@ -197,10 +197,13 @@ def _folded(rows: Iterable[FindingGroup]) -> str:
 def _advice(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
     """Cause, what to do, what stays open, and the next command."""
     verdict = diagnosis.verdict
-    if verdict.root is not None and diagnosis.findings[verdict.root].cause:
-        page.labelled("CAUSE", diagnosis.findings[verdict.root].cause)
+    cause = verdict.cause if verdict.root is None else diagnosis.findings[verdict.root].cause
+    if cause:
+        page.labelled("CAUSE", cause)
     for number, text in enumerate(verdict.undecided):
         page.labelled("" if number else "OPEN", text)
+    if verdict.remedy:
+        page.labelled("DO", verdict.remedy)
     advice = remedies(diagnosis)
     shown = advice if verbose else advice[:MOST_REMEDIES]
     for number, (finding, remedy) in enumerate(shown):

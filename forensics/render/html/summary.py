@@ -29,7 +29,7 @@ def render_html_summary(diagnosis: Diagnosis) -> str:
             summary=summary_of(diagnosis),
             findings=findings[:MOST_ROWS],
             more=max(len(findings) - MOST_ROWS, 0),
-            remedy=advice[0][1] if advice else "",
+            remedy=advice[0][1] if advice else diagnosis.verdict.remedy,
             tally=tally(diagnosis, verbose=True),
         )
     )

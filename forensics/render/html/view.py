@@ -146,7 +146,7 @@ def run_view(
         status=STATUS_WORDS[diagnosis.verdict.status],
         facts=facts_line(diagnosis.run),
         summary=summary_of(diagnosis),
-        cause="" if root is None else diagnosis.findings[root].cause,
+        cause=diagnosis.verdict.cause if root is None else diagnosis.findings[root].cause,
         notes=(*diagnosis.run.superseded, *lost(diagnosis.run)),
         findings=finding_views(diagnosis),
         advice=advice[:MOST_REMEDIES],
@@ -175,6 +175,8 @@ def _configuration(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _advice(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    if diagnosis.verdict.remedy:
+        yield "", diagnosis.verdict.remedy
     for place, (finding, remedy) in enumerate(remedies(diagnosis)):
         yield (finding.rule if place else ""), remedy
 

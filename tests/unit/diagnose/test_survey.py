@@ -182,3 +182,17 @@ def _is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
+
+
+def test_the_worst_comes_first_and_a_run_that_raised_before_the_healthy() -> None:
+    rows = [
+        SurveyRow(path="note", status="healthy", severity=Severity.INFO),
+        SurveyRow(path="short", status="insufficient-data"),
+        SurveyRow(path="closed", status="unreadable"),
+        SurveyRow(path="raised", status="undecided", severity=Severity.INFO),
+        SurveyRow(path="warned", status="faulty", severity=Severity.WARNING, root="loss-plateau"),
+        SurveyRow(path="dead", status="undecided", severity=Severity.CRITICAL, wasted=1.0),
+        SurveyRow(path="part", status="faulty", severity=Severity.CRITICAL, wasted=0.3),
+    ]
+    ordered = [row.path for row in sorted(rows, key=lambda row: row.order)]
+    assert ordered == ["dead", "part", "warned", "raised", "closed", "short", "note"]

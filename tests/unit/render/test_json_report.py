@@ -32,6 +32,8 @@ CONTRACT: dict[str, set[str]] = {
         "unrelated",
         "undecided",
         "next_command",
+        "cause",
+        "remedy",
     },
     "findings": {
         "rule",

@@ -48,6 +48,30 @@ def test_text_is_a_table_with_the_next_command() -> None:
     assert "NEXT forensics report 'runs/gpt 7b'" in lines
 
 
+def test_a_run_without_a_root_says_what_is_known() -> None:
+    rows = [
+        SurveyRow(
+            path="runs/dead",
+            status="undecided",
+            severity=Severity.CRITICAL,
+            wasted=1.0,
+            steps=90,
+            summary="all 90 steps were skipped",
+        ),
+        SurveyRow(path="runs/oom", status="undecided", steps=96, summary="raised at step 96"),
+    ]
+    lines = [" ".join(line.split()) for line in render_scan_text(rows).splitlines()]
+    assert "runs/dead critical undecided – 100 % 90" in lines
+    assert "runs/oom undecided – – – 96" in lines
+    assert "runs/dead: all 90 steps were skipped" in lines
+    assert "runs/oom: raised at step 96" in lines
+    assert "2 runs: 1 critical, 1 undecided" in lines
+    assert "NEXT forensics report runs/dead" in lines
+    markdown = render_scan_markdown(rows)
+    assert "- runs/dead: all 90 steps were skipped" in markdown
+    assert "- runs/oom: raised at step 96" in markdown
+
+
 def test_colour_goes_by_severity_beside_the_word() -> None:
     text = render_scan_text(ROWS, colour=True)
     assert "\x1b[1;31mcritical\x1b[0m" in text
