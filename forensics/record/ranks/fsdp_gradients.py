@@ -132,10 +132,9 @@ class _Marked:
 
     def _call(self, device: torch.device, *args: Any, **kwargs: Any) -> Any:
         self._owner.waiting(device, begins=True)
-        try:
-            return self._inner(*args, **kwargs)
-        finally:
-            self._owner.waiting(device, begins=False)
+        done = self._inner(*args, **kwargs)
+        self._owner.waiting(device, begins=False)  # where it raised, this rank waited to the end
+        return done
 
 
 class _MarkedGather(_Marked):
