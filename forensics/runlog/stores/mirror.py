@@ -87,7 +87,8 @@ class Mirror:
             entries: what there is.
             folder: relative to the base, that their names are relative to.
         """
-        for entry in entries:
+        # Of an object and a folder of one name it is the object that a run has.
+        for entry in sorted(entries, key=lambda entry: entry.size is None):
             name = f"{folder}/{entry.name}" if folder else entry.name
             if not all(map(_is_name, name.split("/"))):
                 continue

@@ -16,9 +16,11 @@ FIRST = 256 << 10
 _MOST = 16 << 20
 """Bytes a request at most; a log that is read on is asked for in fourfold parts up to that."""
 _KEPT = 1 << 20
-"""Bytes that a part at an object's beginning or end may have to be kept: heads and footers are
-looked at several times."""
-_ALL_KEPT = 64 << 20
+"""Bytes that a part at a log's beginning or end may have to be kept: both are looked at again."""
+_WHOLE = 4 << 20
+"""Bytes up to which a file of columns is fetched whole, once a column of it is asked for: as many
+come in the time that another request takes."""
+_ALL_KEPT = 128 << 20
 """Bytes of all kept parts of all objects."""
 
 
@@ -29,6 +31,9 @@ class RemoteObject:
         store: where it lies.
         key: its key.
         uri: as the user would name it.
+
+    Attributes:
+        kept: parts that were read, by where they begin; the cache takes them away again.
     """
 
     def __init__(self, store: Store, key: str, uri: str) -> None:
@@ -37,6 +42,7 @@ class RemoteObject:
         self._tag: object = None
         self._parts = 0
         self._lock = threading.Lock()
+        self.kept: dict[int, bytes] = {}
 
     @property
     def size(self) -> int:
@@ -53,17 +59,39 @@ class RemoteObject:
         return int(self._file.size())
 
     def read(self, start: int, stop: int) -> bytes:
-        """Some of its bytes, fewer at its end; raises as ``size``, and StoreError if it changed."""
+        """Some bytes of a log, fewer at its end; raises as ``size``, and StoreError if it changed.
+
+        Its beginning and end are kept.
+        """
         stop = min(stop, self.size)
-        if start >= stop:
-            return b""
-        kept = _CACHE.part_of(self, start, stop)
-        if kept is not None:
-            return kept
-        data = self._get(start, stop)
-        if start == 0 or stop == self.size:
+        data = self._have(start, stop)
+        if data is None:
+            data = self._get(start, stop)
+            if len(data) <= _KEPT and (start == 0 or stop == self.size):
+                _CACHE.keep(self, start, data)
+        return data
+
+    def read_columns(self, start: int, stop: int) -> bytes:
+        """Some bytes of a file of columns: of one that is not small these alone; they are kept."""
+        stop = min(stop, self.size)
+        data = self._have(start, stop)
+        if data is None and stop < self.size <= _WHOLE:
+            _CACHE.keep(self, 0, self._get(0, self.size))
+            data = self._have(start, stop)
+        if data is None:
+            data = self._get(start, stop)
             _CACHE.keep(self, start, data)
         return data
+
+    def _have(self, start: int, stop: int) -> bytes | None:
+        """The bytes, where they are in one kept part."""
+        if start >= stop:
+            return b""
+        for first, part in list(self.kept.items()):
+            if first <= start and stop <= first + len(part):
+                _CACHE.used(self, first)
+                return part[start - first : stop - first]
+        return None
 
     def verify(self) -> None:
         """See whether it is still the object that was opened, where it was read in parts.
@@ -101,42 +129,29 @@ def _tag_of(file: Any) -> object:
 
 
 class _Cache:
-    """Parts of objects, the ones used last."""
+    """Which parts of objects are kept: the ones used last."""
 
     def __init__(self) -> None:
-        self._parts: OrderedDict[tuple[int, int], tuple[RemoteObject, bytes]] = OrderedDict()
+        self._parts: OrderedDict[tuple[int, int], RemoteObject] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def part_of(self, owner: RemoteObject, start: int, stop: int) -> bytes | None:
-        """The bytes, where they are in one kept part."""
+    def used(self, owner: RemoteObject, start: int) -> None:
+        """A part was of use; it goes later than the others."""
         with self._lock:
-            for key in ((id(owner), 0), (id(owner), 1)):
-                first, data = self._at(key)
-                if data and first <= start and stop <= first + len(data):
-                    self._parts.move_to_end(key)
-                    return data[start - first : stop - first]
-        return None
-
-    def _at(self, key: tuple[int, int]) -> tuple[int, bytes]:
-        owner_and_data = self._parts.get(key)
-        if owner_and_data is None:
-            return 0, b""
-        owner, data = owner_and_data
-        return (0 if key[1] == 0 else owner.size - len(data)), data
+            if (id(owner), start) in self._parts:
+                self._parts.move_to_end((id(owner), start))
 
     def keep(self, owner: RemoteObject, start: int, data: bytes) -> None:
-        """Keep a part at the beginning or end, and let the oldest ones go."""
-        if len(data) > _KEPT:
-            return
+        """Keep a part, and let the ones go that were not used for longest."""
         with self._lock:
-            key = (id(owner), int(start > 0))
-            self._bytes += len(data) - len(self._at(key)[1])
-            self._parts[key] = (owner, data)
-            self._parts.move_to_end(key)
+            self._bytes += len(data) - len(owner.kept.get(start, b""))
+            owner.kept[start] = data
+            self._parts[id(owner), start] = owner
+            self._parts.move_to_end((id(owner), start))
             while self._bytes > _ALL_KEPT:
-                _, (_, oldest) = self._parts.popitem(last=False)
-                self._bytes -= len(oldest)
+                (_, first), oldest = self._parts.popitem(last=False)
+                self._bytes -= len(oldest.kept.pop(first, b""))
 
 
 _CACHE = _Cache()
@@ -181,7 +196,7 @@ class RemoteFile(io.RawIOBase):
         elif self._ahead:
             data = self._ahead_of(size)
         else:
-            data = self._source.read(self._at, self._at + size)
+            data = self._source.read_columns(self._at, self._at + size)
         self._at += len(data)
         if not data and size:
             self._source.verify()

@@ -28,6 +28,7 @@ def fetch(uri: Uri, target: Path) -> None:
             shutil.copyfileobj(answer, file)
             promised = answer.headers.get("Content-Length")
     except HTTPError as error:
+        error.close()  # it is an answer, too
         hint = "check the address" if error.code in (404, 410) else "open it in a browser"
         raise StoreError(f"HTTP {error.code} {error.reason}", where=uri.text, hint=hint) from error
     except (URLError, OSError, ValueError) as error:

@@ -8,15 +8,20 @@ after so many requests, a refusal, a server that dies in the middle.
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+import pytest
+
+from forensics.runlog.stores import store
 
 PAGE = 1000
 """Keys a page, as S3 has it."""
@@ -40,11 +45,10 @@ class S3:
         self.requests: list[str] = []
         self.sent = 0
         self.refuse = self.dead = False
-        self.before: Callable[[S3, str], None] = lambda store, request: None
+        self.before: Callable[[S3, str], None] = lambda s3, request: None
         self.page = PAGE
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler_of(self))
         thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
 
@@ -73,6 +77,9 @@ class S3:
         """Answer nobody any more."""
         self.dead = True
         self._server.shutdown()
+        for connection in list(self._server.connections):
+            with suppress(OSError):  # closed this moment
+                connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
 
     def count(self, request: str) -> None:
@@ -85,16 +92,48 @@ class S3:
 @contextmanager
 def running() -> Iterator[S3]:
     """A server for a while."""
-    store = S3()
+    s3 = S3()
     try:
-        yield store
+        yield s3
     finally:
-        store.close()
+        s3.close()
 
 
-def _handler_of(store: S3) -> type[BaseHTTPRequestHandler]:
+@contextmanager
+def reached_alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[S3]:
+    """A server that ``s3://`` means for a while, to whoever's credentials and settings."""
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
+    monkeypatch.setattr(store, "_TRIES", 1)  # pauses between tries are nobody's test
+    with running() as s3:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+        yield s3
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False  # so that closing waits for what is still being answered
+
+    def __init__(self, *arguments: Any) -> None:
+        self.connections: set[socket.socket] = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+
+def _handler_of(s3_of_all: S3) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
-        s3 = store
+        s3 = s3_of_all
 
     return Handler
 

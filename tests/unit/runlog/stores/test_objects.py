@@ -8,6 +8,7 @@ import random
 import pytest
 
 from forensics.errors import StoreError
+from forensics.runlog.stores import objects
 from forensics.runlog.stores.objects import FIRST, RemoteFile, RemoteObject
 from forensics.runlog.stores.store import open_store
 from forensics.runlog.stores.uri import Uri
@@ -46,14 +47,34 @@ def test_its_beginning_alone_costs_its_beginning(s3: S3) -> None:
     assert s3.sent == FIRST
 
 
-def test_columns_are_read_exactly(s3: S3) -> None:
-    data = random.Random(1).randbytes(10_000)
-    file = RemoteFile(an_object(s3, data), ahead=False)
-    file.seek(-100, io.SEEK_END)
-    assert file.read(50) == data[-100:-50]
-    file.seek(10)
-    assert file.read(5) == data[10:15]
-    assert (file.tell(), s3.sent) == (15, 55)
+def test_of_many_columns_what_is_asked_for_is_read_once(s3: S3) -> None:
+    data = random.Random(1).randbytes(5 << 20)
+    source = an_object(s3, data)
+    for _ in range(2):
+        file = RemoteFile(source, ahead=False)
+        file.seek(-100, io.SEEK_END)
+        assert file.read(50) == data[-100:-50]
+        file.seek(10)
+        assert file.read(5) == data[10:15]
+        assert (file.tell(), s3.sent) == (15, 55)
+
+
+def test_of_few_columns_all_are_read_once_one_is(s3: S3) -> None:
+    data = random.Random(1).randbytes(100_000)
+    source = an_object(s3, data)
+    assert source.read_columns(99_000, 100_000) == data[-1000:]  # the footer
+    assert s3.sent == 1000
+    assert source.read_columns(10, 20) == data[10:20]
+    assert source.read_columns(5000, 6000) == data[5000:6000]
+    assert s3.sent == 101_000
+
+
+def test_what_is_kept_is_bounded(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_ALL_KEPT", 100)
+    source = an_object(s3, bytes(5 << 20))
+    for start in (10, 20, 10, 30):
+        source.read_columns(start, start + 40)
+    assert set(source.kept) == {10, 30}  # the one in the middle was used longest ago
 
 
 @pytest.mark.parametrize("size", [9 * FIRST, 11 * FIRST, 3 * FIRST])
@@ -62,8 +83,7 @@ def test_what_changes_while_it_is_read_is_refused(s3: S3, size: int) -> None:
     file.read(FIRST)
     s3.put("bucket", "log", b"b" * size)
     with pytest.raises(StoreError, match="changed while it was read; read it again"):
-        while file.read(FIRST):
-            pass
+        list(iter(lambda: file.read(FIRST), b""))
 
 
 def test_what_vanishes_while_it_is_read_is_gone(s3: S3) -> None:
