@@ -8,6 +8,7 @@ to the record before it. Losses and gradient norms are means over the logging in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,22 @@ from forensics.runlog.importers.openmmlab_text import MEANINGS
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
-from forensics.runlog.scanner.records import RecordRows, json_lines, json_object, whole
+from forensics.runlog.scanner.records import (
+    RecordRows,
+    json_lines,
+    json_object,
+    records_in,
+    whole,
+)
 from forensics.runlog.scanner.rows import nothing_found
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
 _LOOKED_AT = 20
+_MODE = b'"mode"'
+_ITERATION = re.compile(
+    rb'(?m)^\{"mode": ?"(train|val)", ?"epoch": ?\d{1,9}, ?"iter": ?(\d{1,15})[,}]'
+)
 _STEP = "(step)"
 """Key of the step that is found out for a record."""
 _LEAVE_OUT = frozenset(("mode", "iter", "step", "seed", "eta"))
@@ -64,20 +75,28 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     return rows.table(openmmlab_json.name, facts, source.path)
 
 
-def _records(source: LogSource) -> Iterator[dict[str, Any]]:
-    for records in json_lines(source):
-        yield from records
+def _iterations(source: LogSource) -> Iterator[int]:
+    """The iteration of each training record that tells its mode, in order."""
+    for block in source.blocks():
+        if _MODE not in block:
+            continue
+        plain = _ITERATION.findall(block)
+        if len(plain) == block.count(_MODE):  # as mmcv writes them: no need to parse the rest
+            yield from (int(digits) for mode, digits in plain if mode == b"train")
+            continue
+        for record in records_in(block, source.log):
+            done = _count(record.get("iter")) if record.get("mode") == "train" else None
+            if done is not None:
+                yield done
 
 
 def _epoch_length(source: LogSource) -> int:
     """The largest iteration of a training epoch, where iterations restart; else 0."""
     longest = last = 0
     restarts = False
-    for record in _records(LogSource(source.paths)):
-        done = _count(record.get("iter")) if record.get("mode") == "train" else None
-        if done is not None:
-            restarts = restarts or done < last
-            longest, last = max(longest, done), done
+    for done in _iterations(LogSource(source.paths)):
+        restarts = restarts or done < last
+        longest, last = max(longest, done), done
     return longest if restarts else 0
 
 

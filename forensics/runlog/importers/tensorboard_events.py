@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import InputError, MissingExtraError
+from forensics.runlog.csv_reader.spans import on_disk
 from forensics.runlog.importers.importer import CERTAIN, Importer, Match
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
@@ -107,7 +108,7 @@ def _events(path: Path) -> Iterator[Any]:
     from google.protobuf.message import DecodeError
 
     try:
-        yield from LegacyEventFileLoader(str(path)).Load()
+        yield from LegacyEventFileLoader(str(on_disk(path))).Load()
     except (DecodeError, OSError, ValueError) as error:
         raise InputError(f"is no whole event file ({error})", where=path) from error
 

@@ -217,6 +217,5 @@ SAMPLES = {
     "darknet": "".join(darknet(n) for n in range(1, 13)),
     "opennmt": "".join(opennmt(50 * n) for n in range(1, 13)),
     "marian": "".join(marian(500 * n) for n in range(1, 13)),
-    "mlflow": "".join(f"{1690000000000 + n} {3 - n / 10} {10 * n}\n" for n in range(12)),
 }
 """By the importer's name."""

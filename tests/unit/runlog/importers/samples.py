@@ -38,6 +38,7 @@ FILES = {"tensorboard-scalar": "run-1-tag-train_loss.csv", "mlflow": "loss"}
 
 SAMPLES: dict[str, str] = {
     **LINES,
+    "mlflow": "".join(f"{1690000000000 + n} {3 - n / 10} {10 * n}\n" for n in range(12)),
     "hf-trainer-state": hf_state(),
     "hf-stdout": hf_printed(),
     "ms-swift": lines_of(

@@ -22,7 +22,7 @@ from forensics.runlog.csv_reader.spans import reading_only
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import Run, load_joined, load_run
 from forensics.runlog.steps import StepTable
-from tests.unit.runlog.importers.samples import SAMPLES
+from tests.unit.runlog.importers.samples import FILES, SAMPLES
 
 FUZZ = settings(
     deadline=None, max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -123,7 +123,9 @@ def test_dirt_over_all_lines_changes_no_number(
 ) -> None:
     if dirt is blank and name in PARTED:
         return
-    clean, dirty = tmp_path / "clean.log", tmp_path / "dirty.log"
+    clean, dirty = (tmp_path / how / FILES.get(name, "it.log") for how in ("clean", "dirty"))
+    clean.parent.mkdir()
+    dirty.parent.mkdir()
     clean.write_text(SAMPLES[name])
     dirty.write_text(dirt(SAMPLES[name]), newline="")
     one, two = load_run(clean).steps, load_run(dirty).steps

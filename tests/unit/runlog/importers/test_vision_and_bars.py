@@ -156,3 +156,18 @@ def test_kohya_takes_the_average_of_its_bar(tmp_path: Path) -> None:
     assert table.facts is not None
     assert table.facts.planned_steps == 744
     assert table.facts.meanings["loss"] is Meaning.SMOOTHED
+
+
+def test_iterations_of_an_epoch_are_found_in_any_order_of_keys(tmp_path: Path) -> None:
+    """The usual order is read without parsing; both ways tell how long an epoch is."""
+    records = [
+        {"mode": mode, "epoch": epoch, "iter": n, "lr": 0.1, "loss": 2.5, "time": 1, "data_time": 1}
+        for epoch in (1, 2)
+        for mode, n in (("train", 50), ("train", 100), ("val", 7))
+    ]
+    backwards = [dict(reversed(record.items())) for record in records]
+    env = '{"env_info": "x"}\n'
+    for lines in (records, backwards):
+        table = read(tmp_path, env + lines_of(lines))
+        assert table.source_format == "openmmlab-json"
+        assert table.step.tolist() == [50, 100, 150, 200]
