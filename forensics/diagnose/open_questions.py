@@ -6,6 +6,7 @@ import shlex
 
 import numpy as np
 
+from forensics.diagnose.cut_graph import cut_so_far
 from forensics.diagnose.endless_fall import endless_fall
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.next_command import has_state_before, trains_from_the_start
@@ -144,7 +145,7 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
         gaps.append("No gradient norms: explosion, vanishing and clipping could not be judged.")
     if not signals.skips_known.any() and not signals.has("scaler_scale"):
         gaps.append("Neither skips nor loss scale are logged: the scaler could not be judged.")
-    gaps += _of_the_shape(signals)
+    gaps += _perhaps(signals)
     facts = signals.table.facts
     if facts is not None and facts.unit == PER_EPOCH:
         gaps.append("A row is an epoch: what happened within one could not be judged.")
@@ -156,8 +157,8 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
     return tuple(gaps)
 
 
-def _of_the_shape(signals: Signals) -> list[str]:
-    """What the course of the loss leaves open: what kind of loss it is, and of which data."""
+def _perhaps(signals: Signals) -> list[str]:
+    """What may be a fault or meant so: the kind of loss, its data, layers without a gradient."""
     gaps = []
     if signals.derived(endless_fall) is not None:
         gaps.append(
@@ -175,6 +176,12 @@ def _of_the_shape(signals: Signals) -> list[str]:
         gaps.append(
             "The loss falls without any noise, as if each step saw the same data: sound if the "
             "batch is all there is to learn, else nothing but one batch was (repeated-batch)."
+        )
+    cut = signals.derived(cut_so_far)
+    if cut is not None:
+        gaps.append(
+            f"{_sentence(cut.told)}: whether they ever get one, snapshots every few steps show "
+            f"(frozen-parameter)."
         )
     return gaps
 

@@ -22,6 +22,8 @@ NEWEST = 5
 HEIGHT = 13
 """Lines a chart."""
 _COLOURS = ("blue+", "orange+", "green+", "magenta+")
+_MARKERS = ("braille", "+", "x", "o")
+"""A sign for each line of a chart where no colour tells them apart."""
 _TICKS = 4
 _PLAIN_FRAME = str.maketrans("│─┌┐└┘├┤┬┴┼", "|-+++++++++")
 
@@ -118,10 +120,16 @@ def _plot(
             step[there].tolist(),
             values[there].tolist(),
             label=_safe(whose or series.label, look) if named else None,
-            marker="." if look.ascii_only else "braille",
+            marker=_marker(place, look),
             color=_COLOURS[place % len(_COLOURS)],
         )
     return values[there]
+
+
+def _marker(place: int, look: Look) -> str:
+    """What a line is drawn with: fine dots, or a sign of its own where colour does not name it."""
+    sign = _MARKERS[0 if look.colour else place % len(_MARKERS)]
+    return "." if look.ascii_only and sign == "braille" else sign
 
 
 def _ticks(plotext: Any, heights: Heights, values: FloatArray, steps: tuple[int, int]) -> None:

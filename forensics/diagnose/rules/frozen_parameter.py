@@ -16,10 +16,10 @@ Evidence
 Silent when
     ``requires_grad`` is off, the learning rate is 0, every gradient is 0, there are fewer than 5
     snapshots or they span fewer than 20 steps. From 3 snapshots on it tells what no branch that
-    sits out explains: all first layers without a gradient, a gradient without an update; from 2 on
-    a parameter whose place in the optimizer another one has, which is not the model's. Biases,
-    normalisation weights, single unused branches and a body that no optimizer holds while a head
-    is trained are an info.
+    sits out explains: all first layers without a gradient (an info and an open question where
+    there are but 1 or 2), a gradient without an update; from 2 on a parameter whose place in the
+    optimizer another one has, which is not the model's. Biases, normalisation weights, single
+    unused branches and a body that no optimizer holds while a head is trained are an info.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from forensics.diagnose.cut_graph import cut_so_far, first_ones
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
@@ -100,6 +101,7 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     matrix = signals.param_matrix("grad_l2")
     if matrix is None:
         return
+    yield from _so_far(signals)
     rows = _working(signals, matrix)
     steps = matrix.steps[rows]
     if len(rows) < thresholds.swapped or steps[-1] - steps[0] < thresholds.steps:
@@ -120,9 +122,9 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     yield from _outside(view, trainable & ~held)
     trainable &= held
     zero, none = trainable & ~moving & (taken >= least), trainable & (taken == 0)
-    if not few or _cut_off(view, zero).any():
+    if not few or first_ones(zero, matrices).any():
         yield from _zero_gradient(view, zero)
-    if not few or _cut_off(view, none).any():
+    if not few or first_ones(none, matrices).any():
         yield from _no_gradient(view, none)
     updates = signals.param_matrix("update_l2")
     if updates is not None and same_axes(updates, matrix):
@@ -130,6 +132,23 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
         enough = still.sum(axis=0) >= max(least, 1)
         still = enough & (still | ~updates.present[rows]).all(axis=0)
         yield from _no_update(view, trainable & still & (view.values > 0).all(axis=0))
+
+
+def _so_far(signals: Signals) -> Iterator[Finding]:
+    """What one or two snapshots show, where more of them would make it a fault."""
+    cut = signals.derived(cut_so_far)
+    if cut is not None:
+        yield Finding(
+            rule="frozen-parameter",
+            severity=Severity.INFO,
+            message=f"{cut.told}: too few snapshots to say that none ever reaches it",
+            first_step=cut.steps[0],
+            last_step=cut.steps[-1],
+            subject=cut.last,
+            cause="Nothing, where these layers rest in the first steps; else the graph is cut "
+            "after them: detach, .data, .item, no_grad, a trip through numpy.",
+            remedy="Record again with a snapshot every few steps: three of them decide.",
+        )
 
 
 def _working(signals: Signals, matrix: ParamMatrix) -> IntArray:
@@ -162,7 +181,7 @@ def _zero_gradient(view: _View, frozen: BoolArray) -> Iterator[Finding]:
 def _no_gradient(view: _View, frozen: BoolArray) -> Iterator[Finding]:
     if not frozen.any() or not view.signals.parameter_info:
         return
-    serious = _cut_off(view, frozen)
+    serious = first_ones(frozen, view.matrices)
     finding = _finding(view, frozen, serious=serious)
     if serious.any():
         cause = "The graph is cut after it: detach, .data, .item, no_grad, a trip through numpy."
@@ -272,17 +291,6 @@ def _has_rate(view: _View, name: str) -> bool:
     group = view.group(name)
     column = view.signals.column(f"lr_{group}") if group > 0 else view.signals.lr
     return not bool(np.all(column[np.isfinite(column)] == 0)) or not np.isfinite(column).any()
-
-
-def _cut_off(view: _View, frozen: BoolArray) -> BoolArray:
-    """The frozen weight matrices, if they are two or more and all of the first ones.
-
-    One branch without gradient is unused; everything before some point is a cut graph.
-    """
-    cut = frozen & view.matrices
-    last = int(np.flatnonzero(cut)[-1]) if cut.any() else 0
-    whole = bool((frozen | ~view.matrices)[: last + 1].all())
-    return cut if whole and cut.sum() >= 2 else np.zeros_like(cut)
 
 
 def _finding(view: _View, frozen: BoolArray, *, serious: BoolArray) -> Finding:

@@ -48,6 +48,15 @@ def test_two_runs_share_a_chart() -> None:
     assert " B" in text
 
 
+@pytest.mark.parametrize("look", [Look(), Look(ascii_only=True)], ids=["dots", "ascii"])
+def test_without_colour_each_run_has_a_sign_of_its_own(look: Look) -> None:
+    series = [charts_of(run_of(calm(50, loss=np.full(50, v)))) for v in (1.0, 2.0)]
+    text = render_terminal([*zip("AB", series, strict=True)], ("loss",), look)
+    signs = {name: text.split(f" {name} ")[0][-2:] for name in "AB"}
+    assert signs["A"] != signs["B"]
+    assert text.count("+") > 40  # the line of B, not its entry in the legend alone
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_very_few_rows_are_drawn(rows: int) -> None:
     text = render_terminal([("", charts_of(run_of(calm(rows))))], ("loss",), Look())

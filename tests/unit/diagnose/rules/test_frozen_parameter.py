@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.open_questions import not_judged
 from forensics.diagnose.rules.frozen_parameter import frozen_parameter
 from forensics.diagnose.signals import Signals
 from forensics.runlog.manifest import Manifest, ParameterInfo
@@ -163,7 +164,7 @@ def test_three_snapshots_do_not_suffice_where_a_branch_may_sit_out() -> None:
     norms = gradients(4)
     norms[:, 5] = 0
     assert found(frozen_parameter, signals_of(store({"grad_l2": norms}))) == []
-    assert found(frozen_parameter, cut_off(2)) == []
+    assert [f.severity for f in found(frozen_parameter, cut_off(2))] == [Severity.INFO]
     assert found(frozen_parameter, cut_off(4, layers=1)) == []
 
 
@@ -194,3 +195,30 @@ def test_silent_on_a_parameter_outside_the_model_that_learns() -> None:
     assert replaced_head(silent=False) == []
     assert replaced_head(snapshots=1) == []
     assert all(f.subject != "head.weight" for f in replaced_head(shape=(3,)))
+
+
+def first_layers_cut(snapshots: int) -> Signals:
+    absent = np.zeros((snapshots, 8), bool)
+    absent[:, :4] = True
+    params = store({"grad_l2": gradients(snapshots)}, absent={"grad_l2": absent})
+    return signals_of(params, manifest=manifest_of())
+
+
+@pytest.mark.parametrize(("snapshots", "told"), [(1, "the only snapshot"), (2, "both snapshots")])
+def test_one_or_two_snapshots_of_a_cut_graph_are_an_info_and_an_open_question(
+    snapshots: int, told: str
+) -> None:
+    signals = first_layers_cut(snapshots)
+    (finding,) = found(frozen_parameter, signals)
+    assert finding.severity is Severity.INFO
+    assert f"no gradient reached {NAMES[3]} and 3 more in {told}" in finding.message
+    assert any(told in gap and "frozen-parameter" in gap for gap in not_judged(signals))
+
+
+def test_silent_on_one_snapshot_of_a_branch_that_rests() -> None:
+    absent = np.zeros((1, 8), bool)
+    absent[:, 4:6] = True
+    params = store({"grad_l2": gradients(1)}, absent={"grad_l2": absent})
+    signals = signals_of(params, manifest=manifest_of())
+    assert not found(frozen_parameter, signals)
+    assert not any("frozen-parameter" in gap for gap in not_judged(signals))
