@@ -87,6 +87,35 @@ def own_local_bad(signals: Signals) -> BoolArray:
     return bad
 
 
+def all_bad_at_once(signals: Signals, row: int) -> int:
+    """The number of ranks, where all went bad by themselves in one row; else 0.
+
+    In the row before none was bad: what one rank alone makes is in the weights of all a step later.
+    """
+    losses, norms = rank_column(signals, "loss"), local_norms(signals)
+    bad = np.vstack((signals.loss_bad | own_local_bad(signals), losses.bad | norms.bad))
+    manifest = signals.run.manifest
+    known = len(bad) if manifest is None else max(len(bad), manifest.world_size)
+    first = bool(bad[:, row].all()) and not (row and bad[:, row - 1].any())
+    return len(bad) if first and known == len(bad) > 1 else 0
+
+
+def everyone(ranks: int) -> str:
+    """``both ranks`` or ``all 8 ranks``."""
+    return "both ranks" if ranks == 2 else f"all {ranks:,} ranks"
+
+
+def shared_by_all(ranks: int) -> str:
+    """A sentence after a cause, that no single rank is to blame; empty for none or one."""
+    if ranks < 2:
+        return ""
+    return (
+        f" {everyone(ranks).capitalize()} went bad in the same step, each by itself before the "
+        "reduction: it is not one rank's data or device, but what they share: the model, its "
+        "weights, or data of a kind that all of them had."
+    )
+
+
 def reduced_norms(signals: Signals) -> RankColumn:
     """Each rank's gradient norm after the reduction, which all ranks should agree on."""
     plain = rank_column(signals, "grad_l2_pre_clip")

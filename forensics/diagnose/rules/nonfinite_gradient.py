@@ -29,6 +29,7 @@ from forensics.diagnose.bad_parameters import culprit_of
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.lost_norms import lost_norms
 from forensics.diagnose.onset import against_growth, damage, diverging, lasts, onset, stretch
+from forensics.diagnose.ranks import all_bad_at_once, shared_by_all
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
@@ -73,7 +74,8 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
         last_step=signals.last_step if to_end else signals.step_at(episode.last),
         subject=culprit.name if culprit is not None else "",
         evidence=_evidence(signals, episode),
-        cause=diverging(signals, before) if before.grew else _cause(signals),
+        cause=(diverging(signals, before) if before.grew else _cause(signals))
+        + shared_by_all(all_bad_at_once(signals, episode.first)),
         remedy=against_growth(signals) if before.grew else _remedy(signals, first, to_end),
     )
 

@@ -33,6 +33,7 @@ from forensics.diagnose.onset import (
     onset,
     stretch,
 )
+from forensics.diagnose.ranks import all_bad_at_once, everyone, shared_by_all
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
@@ -54,10 +55,11 @@ def nonfinite_loss(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
         before = onset(signals, episode.first)
         to_end = lasts(signals.loss_bad, signals.present("loss"), episode)
         first = episode.first
+        ranks = all_bad_at_once(signals, first)
         yield Finding(
             rule="nonfinite-loss",
             severity=damage(signals, episode, to_end),
-            message=_message(signals, episode, before, to_end),
+            message=_message(signals, episode, before, to_end, ranks),
             first_step=signals.step_at(first),
             last_step=signals.last_step if to_end else signals.step_at(episode.last),
             evidence=(
@@ -66,19 +68,20 @@ def nonfinite_loss(signals: Signals, thresholds: Thresholds) -> Iterator[Finding
                     "grad_l2_pre_clip", signals.norm, list(range(first - 4, first + 1))
                 ),
             ),
-            cause=_cause(signals, before),
+            cause=_cause(signals, before) + shared_by_all(ranks),
             remedy=_remedy(signals, before, to_end) + _resume(signals, episode, before, to_end),
         )
 
 
-def _message(signals: Signals, episode: Episode, before: Onset, to_end: bool) -> str:
+def _message(signals: Signals, episode: Episode, before: Onset, to_end: bool, ranks: int) -> str:
     kind = number(float(signals.loss[episode.first]))
     silent = ~signals.present("loss")
     when = stretch(signals, episode, signals.loss_bad | silent, to_end)
     ends = ", and the log ends there" if to_end and episode.rows == 1 else ""
     back = "" if to_end else ", and finite again after it"
     last = last_value(signals, before) + (_between(signals, episode) if to_end else "")
-    return f"loss is {kind} {when} ({last}){ends}{back}"
+    everywhere = f" on {everyone(ranks)}" if ranks else ""
+    return f"loss is {kind} {when}{everywhere} ({last}){ends}{back}"
 
 
 def _between(signals: Signals, episode: Episode) -> str:
