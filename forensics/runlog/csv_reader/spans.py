@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,16 @@ def arrow_source(path: Path) -> Path | BinaryIO:
     """What Arrow is to read a file of columns from, a part here and a part there."""
     opener = _ELSEWHERE.get(str(path)) if _ELSEWHERE else None
     return path if opener is None else opener(False)
+
+
+def on_disk(path: Path) -> Path:
+    """The file with its contents, for a library that opens it by its name."""
+    opener = _ELSEWHERE.get(str(path)) if _ELSEWHERE else None
+    if opener is not None:
+        with opener(True) as source, path.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+        forget_elsewhere(path)
+    return path
 
 
 def opened(path: Path) -> BinaryIO:

@@ -212,3 +212,21 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
     run = load_run(f"file://{local.as_posix().replace(' ', '%20')}")
     assert run.path == local
     assert not run.elsewhere
+
+
+def test_an_event_file_is_fetched_for_its_own_reader(s3: S3, tmp_path: Path) -> None:
+    tensorboard = pytest.importorskip("tensorboard.compat.proto")
+    del tensorboard
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(tmp_path))
+    for step in range(20):
+        value = Summary.Value(tag="train/loss", simple_value=3 - step / 10)
+        writer.add_event(Event(step=step, summary=Summary(value=[value])))
+    writer.close()
+    s3.upload(tmp_path, "bucket", "job")
+    run = load_run("s3://bucket/job")
+    assert len(run.steps) == 20
+    assert run.steps["loss"][10] == pytest.approx(2.0)
