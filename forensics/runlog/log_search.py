@@ -23,13 +23,14 @@ from forensics.runlog.directory_logs import (
 from forensics.runlog.importers.detect import Choice, detect
 from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
 from forensics.runlog.scanner.head import HEAD, Head
+from forensics.runlog.scanner.metric_files import main_file
 from forensics.runlog.scanner.source import head_of
 
 _GLANCE = 64 << 10
 """Bytes by which most files are told to be a log, or none."""
 _TELLING = re.compile(
     rb"(?i)loss|norm|overflow|learning.?rate|\blr\b|scale|brain\.Event|Wall time"
-    rb"|\A\s*\[\s*\[\s*1\d{9}"
+    rb"|\A\s*\[\s*\[\s*1\d{9}|\A1\d{12} \S+ \d+\n| : Up\. \d|avg, [\d.]+ rate"
 )
 """What every log of a training has one of."""
 _STATE = "trainer_state.json"
@@ -66,6 +67,8 @@ def search_folder(folder: Path, files: Sequence[str], folders: Sequence[str]) ->
         files: names of the files in it.
         folders: names of the folders in it.
     """
+    if main_file(folder) is not None:
+        return Found((folder,), (), ())
     logs: list[LogFile] = []
     passed: list[Path] = []
     named = [folder / name for name in files if is_log_name(name)]

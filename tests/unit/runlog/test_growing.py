@@ -18,7 +18,7 @@ from forensics.runlog.growing import HEAD, GrowingLog
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_run
 from tests.unit.runlog.importers.line_logs import megatron
-from tests.unit.runlog.importers.samples import SAMPLES, hf_state
+from tests.unit.runlog.importers.samples import FILES, SAMPLES, hf_state
 
 
 def healthy(first: int, last: int, total: int = 100_000) -> str:
@@ -171,7 +171,7 @@ def test_other_kinds_are_read_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_a_log_of_any_format_is_read_while_it_is_written(name: str, tmp_path: Path) -> None:
     """But for a last line that may go on: documents have none."""
-    path = tmp_path / "run-a-tag-loss.csv"  # of one format the name tells what it is of
+    path = tmp_path / FILES.get(name, "it.log")  # of some formats the name tells what it is of
     for text in (SAMPLES[name], SAMPLES[name].rstrip("\n")):
         path.write_text(text)
         expected, steps = load_run(path).steps, GrowingLog(path, Reading()).load().steps

@@ -39,6 +39,17 @@ def test_every_format_is_told_at_a_glance(name: str, tmp_path: Path) -> None:
     assert choice.importer.name == name
 
 
+def test_a_folder_of_mlflows_metrics_is_one_run(tmp_path: Path) -> None:
+    metrics = tmp_path / "abc" / "metrics"
+    metrics.mkdir(parents=True)
+    for name in ("loss", "lr", "accuracy"):
+        (metrics / name).write_text(SAMPLES["mlflow"])
+    assert search(metrics).places == ()
+    (tmp_path / "abc" / "meta.yaml").write_text("run_id: abc\n")
+    assert search(metrics).places == (metrics,)
+    assert load_run(metrics).steps.has("lr")
+
+
 def test_what_is_no_log_is_passed_over_and_what_is_not_called_one_is_not_opened(
     tmp_path: Path,
 ) -> None:
