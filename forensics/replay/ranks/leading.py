@@ -15,6 +15,8 @@ from forensics.replay.ranks.crew import Crew
 from forensics.replay.ranks.following import follow
 from forensics.replay.ranks.messages import End
 
+_TOLD_TO_END = "told to end, as a launcher does when another rank has ended"
+
 
 def on_all_ranks(
     world: World,
@@ -82,7 +84,7 @@ def _stop_once(crew: Crew) -> None:
     def stop(number: int, _: Any) -> None:
         seen.append(number)
         if len(seen) == 1 and not crew.exchange.gone:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(_TOLD_TO_END if number == signal.SIGTERM else "")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
