@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from forensics.errors import ForensicsError, InputError
+from forensics.errors import ForensicsError, InputError, StoreError
 from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.spans import size_of
 from forensics.runlog.foreign_logs import read_foreign
@@ -273,6 +273,8 @@ def _other_view(directory: Path, view: Sequence[Path], reading: Reading) -> Step
         return None
     try:
         return of_one_run(directory, view, read_foreign(view, reading))
+    except StoreError:  # a part of what tells of a run is no reason for another verdict
+        raise
     except ForensicsError:  # the first one can be read, and an extra may be missing for this one
         return None
 

@@ -105,10 +105,13 @@ class Mirror:
             file.truncate(entry.size)
         if entry.mtime_ns:
             os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
-        assert self._store is not None
-        source = RemoteObject(self._store, f"{self._key}/{name}", self._base.below(name))
+        source = self._object(name)
         self._files.append(path)
         lies_elsewhere(path, _opener(source))
+
+    def _object(self, name: str) -> RemoteObject:
+        assert self._store is not None
+        return RemoteObject(self._store, joined(self._key, name), self._base.below(name))
 
     def bring(self, names: Sequence[str]) -> None:
         """Fetch small files whole; one that has gone meanwhile is no more here either."""
@@ -117,8 +120,7 @@ class Mirror:
 
     def _bring(self, name: str) -> None:
         path = self.home / name
-        assert self._store is not None
-        source = RemoteObject(self._store, f"{self._key}/{name}", self._base.below(name))
+        source = self._object(name)
         forget_elsewhere(path)
         try:
             path.write_bytes(source.read(0, source.size))
@@ -173,7 +175,7 @@ def _of_folder(uri: Uri, store: Store, key: str, entries: list[Entry]) -> Mirror
 
     def listed(folder: str, *, recursive: bool = False) -> tuple[str, list[Entry]]:
         try:
-            return folder, store.listed(f"{key}/{folder}", recursive=recursive)
+            return folder, store.listed(joined(key, folder), recursive=recursive)
         except (FileNotFoundError, NotADirectoryError):  # gone meanwhile
             return folder, []
 
@@ -186,6 +188,11 @@ def _of_folder(uri: Uri, store: Store, key: str, entries: list[Entry]) -> Mirror
             small += [f"{folder}/{entry.name}" for entry in there if _is_small(entry)]
     mirror.bring(small)
     return mirror
+
+
+def joined(key: str, name: str) -> str:
+    """The key of what is in a folder."""
+    return f"{key.rstrip('/')}/{name}" if key else name
 
 
 def _is_small(entry: Entry) -> bool:

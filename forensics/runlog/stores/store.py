@@ -91,7 +91,7 @@ class Store:
         with self._told(key):
             infos = self._files.get_file_info(fs.FileSelector(key, recursive=recursive))
         TRAFFIC.count()
-        cut = key.rstrip("/") + "/"
+        cut = f"{key.rstrip('/')}/" if key else ""
         return [_entry(i, i.path.removeprefix(cut)) for i in infos if i.path.startswith(cut)]
 
     def find(self, key: str) -> Entry | None:
@@ -135,9 +135,9 @@ def open_store(uri: Uri) -> tuple[Store, str]:
         MissingExtraError: fsspec is needed and not installed, or what it needs for this scheme.
     """
     try:
-        if uri.scheme == "s3" and "::" not in uri.address:
+        if uri.scheme == "s3" and not uri.chained:
             return Store(_s3_of(uri), "s3"), uri.key
-        if uri.scheme in ("gs", "gcs") and "::" not in uri.address:
+        if uri.scheme in ("gs", "gcs") and not uri.chained:
             limit = timedelta(seconds=_ANSWER_S)
             return Store(fs.GcsFileSystem(retry_time_limit=limit), "gs"), uri.key
     except (OSError, ValueError) as error:
@@ -186,7 +186,7 @@ def _by_fsspec(uri: Uri) -> tuple[Store, str]:
         hint = "pip install 'forensics[remote]'"
         raise MissingExtraError("needs fsspec", where=uri.text, hint=hint) from None
     try:
-        files, key = url_to_fs(uri.address)
+        files, key = url_to_fs(uri.text)
     except ImportError as error:  # it says which package to install
         raise MissingExtraError(_short(error), where=uri.text) from None
     except ValueError as error:

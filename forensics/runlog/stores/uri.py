@@ -19,8 +19,8 @@ class Uri:
 
     Attributes:
         text: as given, without slashes at its end.
-        scheme: ``s3``, ``gs``, ``https`` …, in small letters.
-        address: the text without options.
+        scheme: ``s3``, ``gs``, ``https`` …, in small letters; of a chain its first part's.
+        address: the text without options, and without what a chain goes on with.
         options: of ``s3://``, by name.
     """
 
@@ -34,6 +34,10 @@ class Uri:
         """From what ``is_uri`` takes; keys are taken as they stand, nothing is decoded."""
         match = re.match(PATTERN, text)
         scheme = match["scheme"].lower() if match else ""
+        chain = re.match(r"([^:]+://.*?)(::.*://.*)", text)
+        if chain or text.partition("://")[0].count("::"):
+            address = chain[1] if chain else text
+            return cls(text, text.partition("://")[0], address)
         address, mark, query = text.rpartition("?")
         options = tuple(parse_qsl(query)) if mark and scheme == "s3" else ()
         if not options or not _OPTIONS.issuperset(name for name, _ in options):
@@ -46,6 +50,11 @@ class Uri:
         return self.scheme in _WEB
 
     @property
+    def chained(self) -> bool:
+        """Is it one of fsspec's chains, as ``zip://x.csv::s3://…``?"""
+        return "::" in self.scheme or self.text[len(self.address) :].startswith("::")
+
+    @property
     def key(self) -> str:
         """Bucket and key, as Arrow's file systems take them."""
         return self.address.partition("://")[2]
@@ -53,22 +62,24 @@ class Uri:
     @property
     def name(self) -> str:
         """The last part."""
-        path = self.address.partition("://")[2]
+        path = self.key
         if self.on_the_web:
             path = unquote(re.split(r"[?#]", path, maxsplit=1)[0].rstrip("/"))
-        return path.split("::", 1)[0].rsplit("/", 1)[-1]
+        return path.rpartition("/")[2]
 
     @property
     def parent(self) -> Uri:
         """The place that it is in."""
-        head, query = self.address.rpartition("/")[0], self.text[len(self.address) :]
-        return Uri(head + query, self.scheme, head, self.options)
+        start = self.address.partition("://")[0]
+        address = f"{start}://{self.key.rpartition('/')[0]}"
+        return Uri(address + self.text[len(self.address) :], self.scheme, address, self.options)
 
     def below(self, relative: str) -> str:
         """The text of a place in it; itself where ``relative`` is empty or ``.``."""
         if relative in ("", "."):
             return self.text
-        return f"{self.address}/{relative}{self.text[len(self.address) :]}"
+        slash = "" if self.address.endswith("/") else "/"
+        return f"{self.address}{slash}{relative}{self.text[len(self.address) :]}"
 
 
 def _bare(text: str) -> str:

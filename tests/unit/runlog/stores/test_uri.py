@@ -38,6 +38,16 @@ def test_options_go_with_every_place_below() -> None:
     assert uri.below(".") == uri.text
 
 
+def test_what_a_chain_goes_on_with_goes_with_every_place() -> None:
+    uri = Uri.parsed("zip://logs/a.csv::s3://b/x.zip")
+    assert uri.chained
+    assert (uri.key, uri.name) == ("logs/a.csv", "a.csv")
+    assert uri.parent.text == "zip://logs::s3://b/x.zip"
+    assert uri.parent.parent.below("b.csv") == "zip://b.csv::s3://b/x.zip"
+    assert Uri.parsed("simplecache::s3://b/x").chained
+    assert not Uri.parsed("s3://b/a::b").chained
+
+
 def test_a_file_on_the_web_is_called_without_its_query() -> None:
     uri = Uri.parsed("https://host/logs/train%20a.log?token=1/2#top")
     assert uri.on_the_web
