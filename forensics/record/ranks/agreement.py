@@ -19,8 +19,8 @@ from torch import distributed as dist
 
 from forensics.record.ranks.world import World
 
-PATIENCE_S = 300.0
-"""Seconds that ranks may come apart: half of the shortest time-out of torch's own groups."""
+PATIENCE_S = 120.0
+"""Seconds that ranks may come apart: the model was sharded by all of them a moment before."""
 
 _made: Counter[str] = Counter()
 """How many recorders this process has made of a run directory."""

@@ -19,8 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
 from forensics.record.health import SCANNED, leaves_of
@@ -30,6 +29,7 @@ from forensics.record.plain_names import named_parameters
 from forensics.record.ranks.sharded_state import packed, rank_key
 from forensics.record.ranks.shards import Shards
 from forensics.record.ranks.world import World
+from forensics.record.recipe import Training
 from forensics.record.training_state import gather_state
 from forensics.runlog.atomic import atomic_write, sync_directory
 from forensics.runlog.checkpoint_files import checkpoint_name, health_path
@@ -80,11 +80,6 @@ class ShardedCheckpoints(OwnCheckpoints):
         super().__init__(*arguments, **options)
         self._world = world
         self._pending: _Pending | None = None
-        owners = {id(p): name for name, p in named_parameters(self._model)}
-        self._names = [
-            [owners.get(id(p), f"{i}.{j}") for j, p in enumerate(_members(optimizer))]
-            for i, optimizer in enumerate(self._training.optimizers)
-        ]
         if self._every:
             if world.leads:
                 _clear_away(self._folder)
@@ -105,7 +100,10 @@ class ShardedCheckpoints(OwnCheckpoints):
     def save(self, step: int) -> None:
         """Begin to save the state before ``step``, once the one before is written."""
         self._finish()
+        if not self._every:
+            return
         self._saved = step
+        every, self._every = self._every, 0
         state, missing = gather_state(self._training, step, {"checkpoints": self._store})
         health = self._store.judge(step, state, missing)
         if health["bad"]:
@@ -115,8 +113,11 @@ class ShardedCheckpoints(OwnCheckpoints):
             folder.mkdir(parents=True, exist_ok=True)
             own = folder / f"{rank_key(self._world.rank)}.health.json"
             own.write_text(json.dumps(plain_json(health), allow_nan=False), encoding="ascii")
-        given = packed(state, self._names, rank=self._world.rank)
+        given = packed(state, _names(self._model, self._training), rank=self._world.rank)
         self._pending = _Pending(step, folder, health, self._written(given, folder))
+        # Where something above raised, this rank saves no more: it is a state behind the others,
+        # and the next ones would be made of parts of two steps.
+        self._every = every
 
     def _written(self, given: Mapping[str, Any], folder: Path) -> Future[Any]:
         """Copies what this rank gives, and writes it in a thread."""
@@ -140,34 +141,53 @@ class ShardedCheckpoints(OwnCheckpoints):
             return
         with self._guard.writing("checkpoints", RuntimeError, ValueError):
             error = pending.written.exception(patience_s)
-            if error is not None:  # that of torch.distributed.checkpoint is no Exception
-                raise RuntimeError(str(error).strip().splitlines()[-1][:200]) from error
-            if self._world.leads:
+            if error is not None:
+                self._lose(pending, error)
+            elif self._world.leads:
                 self._admit(pending)
 
+    def _lose(self, pending: _Pending, error: BaseException) -> None:
+        """A state that could not be written; where the ranks have lost each other, the last."""
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        if not isinstance(error, CheckpointException):  # that is a disk's, and told to all ranks
+            self._every = 0
+        if self._world.leads:
+            shutil.rmtree(pending.folder, ignore_errors=True)
+        raise RuntimeError(str(error).strip().splitlines()[-1][:200]) from error
+
     def _admit(self, pending: _Pending) -> None:
-        health = {**pending.health, **_joined(pending.folder)}
+        health = {**pending.health, **_joined(pending.folder, self._world.size)}
         if health["bad"]:
             count = len(health["bad"])
             reason = f"{count} {'tensor is' if count == 1 else 'tensors are'} not finite"
             health |= {"healthy": False, "finite": False, "reason": reason}
         name = checkpoint_name(pending.step, nonfinite=bool(health["bad"]))
         path = pending.folder.with_name(name.removesuffix(".pt"))
-        if path.exists():  # of an earlier attempt at this step
-            shutil.rmtree(path)
         text = json.dumps(plain_json(health), allow_nan=False, indent=1)
         atomic_write(health_path(path), text + "\n")  # so that no state is ever without its health
+        before = path.with_name(f".{path.name}.before.tmp")
+        if path.exists():  # of an earlier part of the run, at this very step
+            os.replace(path, before)
         os.replace(pending.folder, path)
         sync_directory(path.parent)
+        shutil.rmtree(before, ignore_errors=True)
         self._store.admit(path, health)
 
 
-def _joined(folder: Path) -> dict[str, Any]:
-    """What all ranks have found bad or large in the parts that they hold."""
+def _joined(folder: Path, ranks: int) -> dict[str, Any]:
+    """What all ranks have found bad or large in the parts that they hold.
+
+    Raises:
+        RuntimeError: a rank's word is missing, so that nobody knows whether the state is healthy.
+    """
     bad: dict[str, list[dict[str, Any]]] = {}
     extremes: dict[str, dict[str, Any]] = {}
     missing: dict[str, None] = {}
-    for file in sorted(folder.glob("rank-*.health.json")):
+    files = sorted(folder.glob("rank-*.health.json"))
+    if len(files) != ranks:
+        raise RuntimeError(f"{len(files)} of {ranks} ranks wrote here: is the folder shared?")
+    for file in files:
         health = json.loads(file.read_text(encoding="ascii"))
         missing |= dict.fromkeys(health["missing"])
         for found in health["bad"]:
@@ -202,8 +222,14 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _members(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def _names(model: nn.Module, training: Training) -> list[list[str]]:
+    """Of each optimizer the names of its parameters, in order."""
+    owners = {id(p): name for name, p in named_parameters(model)}
+    members = [[p for g in o.param_groups for p in g["params"]] for o in training.optimizers]
+    return [
+        [owners.get(id(p), f"optimizers.{i}.{j}") for j, p in enumerate(held)]
+        for i, held in enumerate(members)
+    ]
 
 
 def _clear_away(folder: Path) -> None:
