@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from forensics.diagnose.loss_course import Course, course
+from forensics.diagnose.schedule import warmup_rows
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.frozen import dataclass
@@ -22,7 +23,9 @@ from forensics.runlog.steps import FloatArray
 LEAST = 100
 """Finite losses below which a slow start is not told from none."""
 FIRST = 50
-"""Rows within which the first updates do their damage; warm-ups and curricula take longer."""
+"""Rows within which the first updates do their damage, or as many as the warm-up has."""
+SHARE = 0.25
+"""Share of the losses that these may be at most: the rest shows what became of it."""
 UP = 3.0
 """Times the first loss that one soon after must reach; a sound start without a warm-up may come
 near it, and then learn as little as fine-tuning does."""
@@ -79,7 +82,8 @@ def thrown_off(signals: Signals) -> ThrownOff | None:
     path = course(signals)
     if not _begins(signals, path):
         return None
-    early, start = path.loss[:FIRST], float(path.loss[0])
+    first = min(max(FIRST, warmup_rows(signals)), int(SHARE * len(path.loss)))
+    early, start = path.loss[:first], float(path.loss[0])
     worst = int(np.argmax(early))
     triples = np.median(np.lib.stride_tricks.sliding_window_view(early, 3), axis=1)
     found = ThrownOff(

@@ -62,7 +62,7 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
     first, last = signals.step_at(episode.first), signals.step_at(episode.last)
     before = number(float(signals.norm[episode.first]))
     zero = float(signals.post_norm[episode.first]) == 0
-    what = "0: every other gradient was set to 0" if zero else "NaN: every gradient became NaN"
+    what = "0 after: every other gradient is 0" if zero else "NaN after: every gradient is NaN"
     where = span(first, last)
     many = f" in {steps(episode.rows)} of" if episode.rows > 1 else " at"
     told = signals.has("skipped")
