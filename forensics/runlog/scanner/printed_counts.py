@@ -9,7 +9,7 @@ from typing import NamedTuple
 from forensics.runlog.scanner.epoch_steps import EpochSteps
 
 _FEWEST = 3
-"""Lines of which a count can be said to stand still."""
+"""Lines of which a count can be said to stand at its end."""
 UNNUMBERED = "no line tells a step: the rows are numbered as they come"
 ANEW = (
     "the count begins anew each epoch and no line tells its length: epochs are taken to end at the "
@@ -42,12 +42,13 @@ class Numbering(NamedTuple):
 def numbered(counts: Sequence[Count]) -> Numbering:
     """The step of each line.
 
-    A count that stands still, as of bars that are printed at their end alone, counts nothing. One
+    A count that stands at its end, as of bars that are printed there alone, counts nothing. One
     that falls where the epoch rises is one within the epoch: it is numbered through by the
     epoch's length, or by how far each epoch was seen to go. So is that of a bar which starts again,
     by its length. Any other fall is a restart, and stays.
     """
-    if len(counts) >= _FEWEST and len({count[1:] for count in counts}) == 1:
+    places = {(count.at, count.of) for count in counts}
+    if len(counts) >= _FEWEST and len(places) == 1 and counts[0].at == counts[0].of:
         counts = [count._replace(at=None, of=None) for count in counts]
     at = [count.at for count in counts if count.at is not None]
     epochs = [count.epoch for count in counts if count.epoch is not None]

@@ -264,7 +264,7 @@ def _plainly(line: bytes) -> bytes:
     line = line.replace(_WIDE_COLON, b":")
     if b"': '" in line and b"{" not in line:
         line = line.replace(b"'", b"")
-    if (counted := _COUNTED_LOSS.search(line)) and not _AT.search(line):
+    if (counted := _COUNTED_LOSS.search(line)) and _count(line).at is None:
         before, after = line[: counted.start()], line[counted.end() :]
         line = b"%bstep %b %b %b" % (before, counted.group(2), counted.group(1), after)
     return line

@@ -106,3 +106,13 @@ def test_a_loss_in_one_word_with_its_number_stays_one(tmp_path: Path) -> None:
     text = "".join(f"step {n} loss 2 0.{n:02}\n" for n in range(10, 22))
     table = of_prints(tmp_path, text)
     assert table.step.tolist() == list(range(10, 22))
+
+
+def test_one_step_of_several_processes_stays_one(tmp_path: Path) -> None:
+    table = of_prints(tmp_path, "".join(f"step 7/90 loss 2.5{rank}\n" for rank in range(8)))
+    assert table.step.tolist() == [7]
+
+
+def test_a_count_in_brackets_goes_before_a_number_behind_the_loss(tmp_path: Path) -> None:
+    text = "".join(f"[{n}/90] loss 5 0.25\n" for n in range(1, 9))
+    assert of_prints(tmp_path, text).step.tolist() == list(range(1, 9))
