@@ -23,6 +23,7 @@ from forensics.render.output import (
 )
 from forensics.runlog.manifest import MANIFEST_NAME
 from forensics.runlog.run import STEP_LOGS
+from forensics.runlog.stores.scheme import is_uri
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,15 +69,27 @@ def spare_the_input(out: Path | None, paths: Iterable[str]) -> None:
     """Refuse to write over what is read: a log is the only evidence there is.
 
     Raises:
-        OutputError: ``out`` is one of the paths, or the log or manifest of one of the runs.
+        OutputError: ``out`` is one of the paths, or the log or manifest of one of the runs, or
+            lies in a store.
     """
-    if out is None or not os.path.isfile(out):
+    if out is None:
+        return
+    _refuse_store(out)
+    if not os.path.isfile(out):
         return
     for path in (Path(path) for path in paths if path != "-"):
         home = path if os.path.isdir(path) else path.parent
         parts = (home / name for name in (*STEP_LOGS, MANIFEST_NAME))
         if any(os.path.exists(part) and os.path.samefile(out, part) for part in (path, *parts)):
             raise OutputError("is what is to be read", where=out, hint="choose another --out")
+
+
+def _refuse_store(out: Path) -> None:
+    """Nothing is written to a store; a path has lost one slash of what names one."""
+    uri = str(out).replace(":/", "://", 1)
+    if is_uri(uri) and not out.parent.exists():
+        what, hint = "is written to files of this machine only", "write it here, and copy it there"
+        raise OutputError(what, where=f"--out {uri}", hint=hint)
 
 
 def look(out: Path | None) -> dict[str, Any]:

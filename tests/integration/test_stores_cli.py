@@ -161,6 +161,16 @@ def test_verbs_that_need_files_say_so(verb: str, capsys: pytest.CaptureFixture[s
     )
 
 
+@pytest.mark.parametrize("verb", ["report", "params", "plot", "convert", "scan"])
+def test_nothing_is_written_to_a_store(
+    twin: tuple[str, str], capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    out = "s3://bucket/x.png" if verb == "plot" else "s3://bucket/x.json"
+    assert main([verb, twin[0], "--out", out]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"forensics: --out {out}: is written to files of this machine only; ")
+
+
 def test_a_catalogue_is_a_file_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scan", "runs", "--catalogue", "s3://bucket/x.parquet"]) == 2
     assert "--catalogue: a catalogue is a file of this machine" in capsys.readouterr().err
