@@ -28,7 +28,7 @@ from forensics.replay.rerun.changes import Changes, applied, selected, widen, wi
 from forensics.replay.rerun.loop import Loop, make_loop
 from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, put_back
 from forensics.replay.rerun.rank_shares import RankShares, streams_of
-from forensics.replay.rerun.rebuild import Rebuilt, Say, rebuild
+from forensics.replay.rerun.rebuild import Rebuilt, Say
 from forensics.replay.rerun.replayed_step import ReplayedStep, bad_in_row
 from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
 from forensics.replay.rerun.state_labels import label_of
@@ -36,8 +36,9 @@ from forensics.replay.saved_states.adopted_state import adopted_state
 from forensics.replay.saved_states.finder import state_root
 from forensics.replay.saved_states.mapped_file import refuse_outside
 from forensics.replay.tracing.tensor_stats import float_tensors
+from forensics.replay.what_trained import what_trained
 from forensics.runlog.checkpoint_files import read_checkpoint_info
-from forensics.runlog.manifest import MANIFEST_NAME, Manifest
+from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 
 AS_RECORDED = Changes()
@@ -72,16 +73,8 @@ def open_session(
         NotReplayableError: the run cannot be trained again here; the reason is for the user.
         InputError, UsageError: the recipe that the user names cannot be loaded.
     """
-    if run.manifest is None:
-        torn = run.path.is_dir() and (run.path / MANIFEST_NAME).exists()
-        state = "run.json is damaged" if torn else "there is no run.json"
-        raise NotReplayableError(
-            f"{state}, so nothing says what was trained",
-            where=run.path,
-            hint="name the training: --recipe path/to/file.py:name",
-        )
-    found = rebuild(run.manifest, recipe=recipe, device=device, say=say)
-    session = Session(run, run.manifest, found, tolerance, crew)
+    manifest, found = what_trained(run, recipe=recipe, device=device, say=say)
+    session = Session(run, manifest, found, tolerance, crew)
     try:
         session.start()
     except BaseException:

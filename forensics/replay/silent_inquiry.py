@@ -35,7 +35,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
     elif (
         case.suspicion.root is None
         and not case.options.from_step
-        and is_affordable(case.run, case.last_step(session))
+        and is_affordable(case.run, _last_trained(case, session))
     ):
         _sweep(case, session, search)
     else:
@@ -63,9 +63,7 @@ def _silently_located(case: Case, session: Session, fault: SilentFault) -> None:
 
 def _sweep(case: Case, session: Session, search: SilentSearch) -> None:
     """Replay every step: one in the middle may have applied the wrong thing."""
-    last = case.last_step(session)
-    if len(case.run.steps):
-        last = min(last, int(case.run.steps.step[-1]))
+    last = _last_trained(case, session)
     passage, suspects = sweep(session, case.judge, last, case.on_step)
     case.take(passage)
     for step in suspects[:MOST_SUSPECTS]:
@@ -78,6 +76,15 @@ def _sweep(case: Case, session: Session, search: SilentSearch) -> None:
         case.located(session, passage)
     else:
         _swept(case, session, passage)
+
+
+def _last_trained(case: Case, session: Session) -> int:
+    """The last step that left a row or led to a saved state: a log may have lost its end."""
+    last, rows = case.last_step(session), case.run.steps
+    if not len(rows):
+        return last
+    saved = max((info.step - 1 for info in case.run.checkpoints), default=0)
+    return min(last, max(int(rows.step[-1]), saved))
 
 
 def _swept(case: Case, session: Session, passage: Passage) -> None:

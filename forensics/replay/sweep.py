@@ -26,12 +26,12 @@ OnStep = Callable[[int, int, int], None]
 
 
 def is_affordable(run: Run, last_step: int) -> bool:
-    """Is the whole run replayed in about a minute?"""
-    rows = len(run.steps) or last_step + 1
+    """Is the whole run, up to a step, replayed in about a minute?"""
+    rows, steps = len(run.steps), last_step + 1
     if not run.steps.has("time_s"):
-        return rows <= UNKNOWN_STEPS
+        return steps <= UNKNOWN_STEPS
     seconds = float(run.steps["time_s"][run.steps.present("time_s")].max())
-    return rows <= MOST_STEPS and seconds <= MOST_SECONDS
+    return steps <= MOST_STEPS and seconds * max(1.0, steps / rows) <= MOST_SECONDS
 
 
 def sweep(

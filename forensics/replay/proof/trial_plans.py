@@ -232,4 +232,4 @@ def early_plans(
 def _was_clipped(row: Mapping[str, Any]) -> bool:
     """Did a clip change the norm? A loop may measure it, and not clip."""
     post = row.get("grad_l2_post_clip", math.nan)
-    return post < (1 - _SAME_NORM) * row.get("grad_l2_pre_clip", math.nan)
+    return bool(post < (1 - _SAME_NORM) * row.get("grad_l2_pre_clip", math.nan))

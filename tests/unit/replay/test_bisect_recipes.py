@@ -29,6 +29,29 @@ def test_a_users_own_recipe_is_replayed_when_it_is_named(mine: Path, tmp_path: P
     assert result.next_command.startswith("forensics capsule run")
 
 
+def test_a_run_without_its_run_json_is_replayed_by_the_recipe_that_is_named(
+    mine: Path, tmp_path: Path
+) -> None:
+    (mine / "run.json").unlink()
+    result = quick(mine, recipe=f"{tmp_path / 'mine.py'}:mine")
+    assert (result.first_bad_step, result.reproduces, result.departure) == (9, True, None)
+    assert result.origin is not None
+    assert result.origin.source_line.startswith("mine.py:12")
+    assert any("the settings are those that the recipe itself brings" in n for n in result.notes)
+    unnamed = quick(mine)
+    assert unnamed.origin is None
+    assert any("name the training: --recipe" in note for note in unnamed.notes)
+
+
+def test_a_log_that_lost_its_end_hides_no_fault(mine: Path, tmp_path: Path) -> None:
+    """Its last rows are gone, and the saved state after them says that it went on."""
+    log = mine / "steps.csv"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))
+    result = quick(mine, recipe=f"{tmp_path / 'mine.py'}:mine")
+    assert (result.status, result.first_bad_step) == (BisectStatus.LOCATED, 9)
+    assert "step 9 goes bad in the replay" in result.reason
+
+
 def test_a_changed_recipe_departs_and_claims_no_operator(mine: Path, tmp_path: Path) -> None:
     changed = LOG_OF_ZERO.replace("lr=1e-2", "lr=1e-1").replace("step == 9", "step == 12")
     (tmp_path / "other.py").write_text(changed)
