@@ -180,6 +180,9 @@ def two(folder: Path) -> dict[str, Any]:
     found["overflow"] = overflow(mesh)
     poisoned(folder / "poisoned", mesh, saving)
     found["tensor"] = tensor_parallel(folder / "tensor", mesh, None)
+    model = sharded(plain_model(), mesh)
+    every = 1 + dist.get_rank()  # other options on each rank
+    found["apart"] = train(folder / "apart", model, steps=3, snapshot_every=every)
     found["alone"] = on_rank_zero_alone(folder / "alone", mesh)
     return found
 

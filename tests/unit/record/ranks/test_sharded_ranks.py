@@ -109,6 +109,14 @@ def test_a_recorder_on_rank_zero_alone_waits_for_nobody(made: Path) -> None:
     assert all(map(math.isnan, found(made, "two")["alone"]))
 
 
+def test_ranks_with_other_options_add_up_nothing(made: Path) -> None:
+    run = load_run(made / "two" / "apart")
+    assert run.manifest is not None
+    assert "rank 1 has other parameters or options" in run.manifest.missing[0]
+    assert len(run.steps) == len(run.ranks[0]) == 3
+    assert run.steps["skipped"].all()  # the loop takes a norm of NaN for a reason to skip
+
+
 # -- what is recorded -----------------------------------------------------------------------------
 
 
@@ -127,6 +135,15 @@ def test_the_rank_that_goes_bad_alone_is_named(made: Path, place: str) -> None:
         assert math.isnan(table["grad_l2_pre_clip"][BAD])
     root = root_of(run)
     assert (root.rule, root.subject, root.first_step) == ("rank-divergence", "rank 1", BAD)
+
+
+def test_under_tensor_parallelism_they_are_the_parts_that_a_rank_holds(made: Path) -> None:
+    run = load_run(made / "two" / "tensor")
+    for table in (run.rank_zero, *run.ranks):
+        assert table is not None
+        assert (table["grad_l2_local"] > 0).all()
+        assert (table["grad_l2_local"] < 2 * run.steps["grad_l2_pre_clip"]).all()
+        assert (table["grad_local_nonfinite"] == 0).all()
 
 
 def test_own_gradients_are_those_before_they_are_scattered(made: Path) -> None:
