@@ -38,5 +38,5 @@ def noiseless_fall(
     end = int(np.argmax(loss <= left * loss[0])) + 1
     if end < rows or float(loss[:end].min()) <= 0:
         return None
-    share = float((np.diff(loss[:end]) < 0).mean())
+    share = float((loss[1:end] < loss[: end - 1]).mean())
     return NoiselessFall(end, share) if share >= down else None

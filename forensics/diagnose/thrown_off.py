@@ -31,6 +31,10 @@ UP = 3.0
 near it, and then learn as little as fine-tuning does."""
 FAR = 5.0
 """Times the first loss from which such a peak is beyond any sound start."""
+DOWN = 2.0
+"""Times the end that the peak must be: a value function's loss climbs with its returns for good."""
+AROUND = 1.3
+"""Times the first loss within which a loss that fell first must end, for the same reason."""
 NORM_UP = 5.0
 """Times the first gradient norm that the norm reaches beside it: the weights were thrown, and the
 first row is no half of a loss (a partial window, a running mean that only begins)."""
@@ -98,8 +102,9 @@ def thrown_off(signals: Signals) -> ThrownOff | None:
     if not (found.norm >= NORM_UP or (math.isnan(found.norm) and alike)):
         return None
     height = found.height / (start + 3 * path.row_noise)  # one loss may be low by chance
-    shot_up = height >= UP
-    went_back = start - found.best > max(DIP * start, 5 * path.row_noise)
+    shot_up = height >= UP and found.height >= DOWN * found.end
+    fell = start - found.best > max(DIP * start, 5 * path.row_noise)
+    went_back = fell and found.end <= AROUND * start
     kept = KEPT_FAR if height >= FAR else KEPT
     gained_nothing = found.end >= kept * start and _stands(path, found.end)
     return found if (shot_up or went_back) and gained_nothing else None

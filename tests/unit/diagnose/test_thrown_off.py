@@ -82,6 +82,14 @@ def test_no_warning_on_a_first_row_that_is_a_part_of_a_loss() -> None:
     assert thrown_off(signals_of(columns)) is None
 
 
+def test_no_warning_on_a_value_loss_that_climbs_with_its_returns_and_stays() -> None:
+    columns = thrown(peak=12.0, end=12.0)
+    columns["loss"][1:40] = np.linspace(2.3, 12.0, 39)
+    assert thrown_off(signals_of(columns)) is None
+    columns["loss"][1:8] = 1.8
+    assert thrown_off(signals_of(columns)) is None
+
+
 def test_the_middle_of_a_run_is_not_judged() -> None:
     columns = {**thrown(peak=23.7, end=2.25), "step": np.arange(ROWS) + 5000}
     assert thrown_off(signals_of(columns)) is None
