@@ -18,7 +18,7 @@ from forensics.runlog.log_facts import LogFacts, Meaning
 from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.names import name_columns
-from forensics.runlog.scanner.numbers import NUMBER, number
+from forensics.runlog.scanner.numbers import NUMBER, number, quick
 from forensics.runlog.scanner.records import RecordRows
 from forensics.runlog.scanner.rounded_steps import ROUNDED, told_apart
 from forensics.runlog.scanner.source import LogSource
@@ -78,7 +78,7 @@ def _boxes(blocks: Iterable[bytes]) -> Iterator[_Box]:
                 name = key.decode("utf-8", "replace").strip()
                 if not figure and name.endswith("/"):
                     section = name
-                elif (told := number(figure)) is not None:
+                elif figure and (told := quick(figure)) is not None:
                     cells[section + name] = told
     if skipped and last >= 0:
         yield _Box(last + skipped, {}, skipped, scale)
