@@ -1,6 +1,6 @@
 """What a function for ``bisect --recipe train.py:make_trainer`` returns, and which function is one.
 
-It takes nothing and builds what the script trains with, untrained:
+It needs no argument and builds what the script trains with, untrained:
 
 - a Hugging Face ``Trainer``, or
 - ``(trainer, module, loader)`` of Lightning: its ``Trainer``, the ``LightningModule`` and what
@@ -28,18 +28,25 @@ Make = Callable[[], Any]
 
 
 def names_a_maker(reference: str | None) -> bool:
-    """Does ``file.py:name`` name a function without parameters? The file is read, not run."""
+    """Does ``file.py:name`` name a function that needs no argument? The file is read, not run.
+
+    One that takes a ``config`` is a recipe.
+    """
     path, name = split_reference(reference) if reference else (None, "")
     if path is None or not name:
         return False
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                given = node.args
-                return not (
-                    node.decorator_list or given.posonlyargs or given.args or given.kwonlyargs
-                )
+                return not node.decorator_list and _needs_nothing(node.args)
     return False
+
+
+def _needs_nothing(given: ast.arguments) -> bool:
+    placed = [*given.posonlyargs, *given.args]
+    if any(argument.arg == "config" for argument in (*placed, *given.kwonlyargs)):
+        return False
+    return len(given.defaults) == len(placed) and None not in given.kw_defaults
 
 
 class Maker:

@@ -38,6 +38,7 @@ from tests.unit.replay.saved_states.states import bad_names, values
         ("hyper_parameters.dropout", "config"),
         ("args.weight_decay", "config"),
         ("callbacks.EarlyStopping.best_score", "other"),
+        ("callbacks.ModelCheckpoint{}.kth_value", "other"),
         ("val_loss", "other"),
     ],
 )
