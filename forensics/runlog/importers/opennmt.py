@@ -18,17 +18,16 @@ from forensics.runlog.scanner.rows import Rows
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
-_RECORD = re.compile(
-    rb"Step (?P<step>\d{1,12})/[ \t]{0,12}(?P<total>\d{1,12});[ \t]{0,4}acc:[ \t]{0,6}%b;"
-    rb"[ \t]{0,4}ppl:[ \t]{0,12}%b;[ \t]{0,4}xent:[ \t]{0,9}(?P<loss>%b);"
-    rb"(?:[ \t]{0,4}aux: %b;)?[ \t]{0,4}lr:[ \t]{0,9}(?P<lr>%b);" % ((NUMBER,) * 5)
+_EVENT = re.compile(
+    rb"Step (?P<step>\d{1,12})/[ \t]{0,12}(?P<total>\d{1,12});[ \t]{0,4}acc:[ \t]{0,6}[\w.]{1,30};"
+    rb"[ \t]{0,4}ppl:[ \t]{0,12}[-+\w.]{1,40};[ \t]{0,4}xent:[ \t]{0,9}(?P<loss>%b);"
+    rb"(?:[ \t]{0,4}aux: [-+\w.]{1,40};)?[ \t]{0,4}lr:[ \t]{0,9}(?P<lr>%b);"
+    rb"|Validation perplexity: (?P<ppl>%b)" % ((NUMBER,) * 3)
 )
-_VALIDATION = re.compile(rb"Validation perplexity: (" + NUMBER + rb")")
-_EVENT = re.compile(_RECORD.pattern + rb"|" + _VALIDATION.pattern.replace(b"(", b"(?P<ppl>", 1))
 
 
 def _sniff(head: Head) -> Match | None:
-    if not _RECORD.search(head.text):
+    if not any(match["step"] for match in _EVENT.finditer(head.text)):
         return None
     return Match(CERTAIN, "lines such as Step …/…; acc: …; ppl: …; xent: …; lr: …")
 
