@@ -31,11 +31,15 @@ _QUOTED_LINE = re.compile(rb'^[ \t]*"(.*?)"?,?$', re.MULTILINE)
 _NOTEBOOK = (b'"cell_type"', b'"output_type"')
 _DOCKER_LINE = re.compile(rb'^\{"log":"(.*)","stream":"\w+"(?:,"[^}]*)?\}$', re.MULTILINE)
 _MESSAGE_LINE = re.compile(
-    rb'^\{(?:[^\n]*?,)?[ ]?"(?:MESSAGE|message|msg|textPayload|log)":[ ]?"((?:[^"\\\n]|\\.)*)"'
+    rb'^\{(?>(?:[^\n]*?,)?[ ]?"(?:MESSAGE|message|msg|textPayload|log)":[ ]?")'
+    rb'((?:[^"\\\n]|\\.)*+)"'
     rb"[^\n]*\}$",
     re.MULTILINE,
 )
-"""A line of a program as journald, Docker's drivers and cluster loggers wrap it."""
+"""A line of a program as journald, Docker's drivers and cluster loggers wrap it.
+
+Atomic: of a long document with many such keys the first one is tried, not each.
+"""
 _METRICS = re.compile(rb'"(?:[\w/]*loss|step|epoch|global_step)":')
 """Beside a message these are the record, and the message is none."""
 _WRAPPED = 0.5

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -111,3 +112,10 @@ def test_lines_that_journald_wrapped_are_the_programs_own() -> None:
 def test_a_message_beside_metrics_is_no_line_of_the_program() -> None:
     text = b'{"step":1,"loss":2.5,"message":"loss is fine"}\n' * 4
     assert cleaned(text) == text
+
+
+def test_a_document_of_messages_on_one_line_is_judged_at_once() -> None:
+    text = b"{" + b'"msg":"loss 2","a":1,' * 20_000 + b"\n"
+    start = time.process_time()
+    assert cleaned(text) == text
+    assert time.process_time() - start < 2
