@@ -56,7 +56,7 @@ _LAYOUT = Layout(
 )
 _RECORD = re.compile(
     _LAYOUT.start
-    + rb"(?=[^\n]{0,6000} - (?:actor/|critic/|train/loss:|val-|training/|timing_s/|perf/))"
+    + rb"(?=[^\n]{0,1500} - (?:actor/|critic/|train/loss:|val-|training/|timing_s/|perf/))"
 )
 
 
