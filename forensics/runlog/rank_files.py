@@ -130,6 +130,11 @@ class MarkWriter:
             self._mark = {"step": step, "stage": stage, "unix_s": time.time()}
             self._write()
 
+    def note(self, step: int, stage: Stage) -> None:
+        """The same, written with the next sign of life only: for what a step does many times."""
+        with self._lock:
+            self._mark = {"step": step, "stage": stage, "unix_s": time.time()}
+
     def end(self, how: str, message: str = "") -> None:
         """The rank has ended, where its mark says; safe to repeat."""
         self._ending.set()

@@ -22,6 +22,7 @@ from forensics.record.ranks.local_gradients import (
     norms_of,
     read_buckets,
 )
+from forensics.record.tensor_norms import measure
 
 _OWN_MEMORY = ("SymmMem", "ProcessGroupAlloc")
 """Collectives whose buffers torch treats by their class: they stay as they are."""
@@ -60,7 +61,7 @@ class FsdpGradients(OwnGradients):
     def saw(self, group: Any, buffer: Tensor) -> None:
         """The gradients of one module are about to be scattered; no error of it may end that."""
         try:
-            bucket = measured(_Scattered(group, buffer))
+            bucket = _seen_as_one(buffer) or measured(_Scattered(group, buffer))
             self._seen.append((id(group), bucket, _divided_by(group, buffer.dtype)))
         except Exception as error:  # noqa: BLE001 - a record is never worth a training
             self._say(f"local gradient norms: {type(error).__name__} while they were measured")
@@ -117,6 +118,17 @@ class FsdpGradients(OwnGradients):
             waiting = _MarkedGather(gather, self)
             module.set_custom_all_gather(waiting)
             self._replaced.append((group, "_all_gather_comm", waiting, gather))
+
+
+def _seen_as_one(buffer: Tensor) -> SeenBucket | None:
+    """A sound buffer on the CPU, in one pass; a parameter's part of it lies in pieces, and is slow.
+
+    Elsewhere the host does not wait to see whether it is sound.
+    """
+    if buffer.device.type != "cpu":
+        return None
+    found = measure([buffer])
+    return None if found.nonfinite[0] else SeenBucket([None], found.l2, 0)  # type: ignore[list-item]
 
 
 class _Marked:

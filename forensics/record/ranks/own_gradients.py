@@ -17,6 +17,7 @@ from forensics.record.tensor_norms import combine, measure
 def own_gradients(
     model: nn.Module,
     names: Mapping[int, str],
+    reducing: Callable[[], None],
     waits: Callable[[bool], None],
     say: Callable[[str], None],
 ) -> OwnGradients:
@@ -25,7 +26,9 @@ def own_gradients(
     Args:
         model: as the loop trains it.
         names: of the parameters, by ``id``.
-        waits: told True before this rank waits for the others, False where it goes on alone.
+        reducing: told when the last gradients of a step go to the reduction.
+        waits: told True before this rank waits for the others within forward or backward, and False
+            where it goes on alone; both many times a step.
         say: told in one clause why nothing can be measured.
     """
     modules = list(model.modules())
@@ -34,7 +37,7 @@ def own_gradients(
     replicated = any(isinstance(module, DistributedDataParallel) for module in modules)
     if not replicated and any(is_distributed(parameter) for parameter in model.parameters()):
         return PartGradients(names)
-    return LocalGradients(model, names, lambda: waits(True), say)
+    return LocalGradients(model, names, reducing, say)
 
 
 class PartGradients(OwnGradients):

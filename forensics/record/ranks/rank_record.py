@@ -61,7 +61,7 @@ class RankRecord:
         self._rows: StepWriter | None = None
         self._mark: MarkWriter | None = None
         names = {id(parameter): name for name, parameter in parameters}
-        self._local = own_gradients(model, names, self._waits, guard.lacks)
+        self._local = own_gradients(model, names, self.reducing, self._waits, guard.lacks)
         with guard.writing("ranks"):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._mark = MarkWriter(mark_path(run_dir, world.rank))
@@ -97,8 +97,9 @@ class RankRecord:
                 self._rows.close()
 
     def _waits(self, begins: bool) -> None:
-        """A collective before the reduction of the last gradients begins or ends."""
-        self._put(Stage.REDUCTION if begins else Stage.OWN)
+        """A collective within forward or backward begins or ends."""
+        if self._mark is not None:
+            self._mark.note(self._step, Stage.REDUCTION if begins else Stage.OWN)
 
     def _put(self, stage: Stage) -> None:
         with self._guard.writing("ranks"):

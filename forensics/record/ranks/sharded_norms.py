@@ -102,10 +102,13 @@ class ShardedNorms:
             counts = torch.tensor(counted, device=self._device)
             square = torch.where(norms.isfinite() & counts, norms.square(), 0.0)
             there = torch.ones_like(norms)
-            bits = torch.tensor([partial_dimensions(grad) for _, grad, _ in held]).to(norms)
+            partial = [partial_dimensions(grad) for _, grad, _ in held]
+            bits = torch.tensor(partial, device=self._device, dtype=torch.float64)
             fields = [square, norms.isnan().to(norms), norms.isinf().to(norms), there, bits]
             rows[places] = torch.stack(fields, dim=1)
-            own[places] = _on_device(l2_norms([grad for _, grad, _ in held]), self._device)
+            own[places] = norms
+            if any(partial):
+                own[places] = _on_device(l2_norms([grad for _, grad, _ in held]), self._device)
         return rows.flatten(), own
 
     def _told(
