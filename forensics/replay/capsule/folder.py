@@ -17,6 +17,9 @@ from forensics.errors import InputError, OutputError
 from forensics.replay.capsule.contents import read_facts
 from forensics.runlog.atomic import sync_directory, sync_file
 
+_PROBE = 1 << 16
+"""Bytes that do not fit where torch's last write did not."""
+
 
 @contextmanager
 def new_folder(target: Path, *, overwrite: bool) -> Iterator[Path]:
@@ -69,6 +72,8 @@ def save(value: Any, path: Path) -> None:
         try:
             torch.save(value, file)
         except RuntimeError as error:  # what torch makes of a full disk
+            file.write(bytes(_PROBE))  # which says so itself
+            file.flush()
             raise OSError(errno.EIO, str(error).splitlines()[0]) from error
     sync_file(path)
 

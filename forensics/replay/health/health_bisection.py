@@ -106,7 +106,8 @@ def _result(
         bad_tensors=tuple(tensor.name for tensor in bad),
         missing=_missing(candidates[anchor]) if anchor is not None else (),
         remedy=_remedy(found, candidates, series.unit),
-        next_command=_next(found, candidates, judge),
+        next_command=_next(found, candidates, judge)
+        or _next_unseen(found, folder, len(candidates) - len(answers)),
         notes=(*series.notes, *_notes(found, candidates, series.unit)),
     )
 
@@ -184,6 +185,14 @@ def _next(found: SearchResult, candidates: Sequence[Candidate], judge: StateJudg
         return ""  # its bad tensors are told already, and a look at it would only lead back here
     path = _bad_path(candidates[found.first_bad], judge, found.first_bad)
     return f"forensics inspect {shlex.quote(path)}"
+
+
+def _next_unseen(found: SearchResult, folder: Path, unseen: int) -> str:
+    """A look at every state, where finite ends say nothing of those between them."""
+    import shlex
+
+    hidden = found.ending is Ending.ALL_GOOD and unseen > 0
+    return f"forensics inspect {shlex.quote(str(folder))}" if hidden else ""
 
 
 def _notes(found: SearchResult, candidates: Sequence[Candidate], unit: Unit) -> tuple[str, ...]:

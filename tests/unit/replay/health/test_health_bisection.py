@@ -117,6 +117,8 @@ def test_ends_are_enough_where_nothing_is_bad(tmp_path: Path) -> None:
     result = bisect_health(series(tmp_path / "s", 7, 99))
     assert result.status is BisectStatus.NOT_BISECTABLE
     assert "the states at the ends, step 0 and 600, are finite" in result.reason
+    # What lies between them was not looked into, so the next command looks.
+    assert result.next_command == f"forensics inspect {result.path}"
     assert "the 5 between them were not looked into" in result.reason
     assert loads(result) == 2
 
