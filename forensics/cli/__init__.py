@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     never_fail_to_print()
     args = list(sys.argv[1:] if arguments is None else arguments)
+    _forget_traffic()
     try:
         with forensics_group.make_context("forensics", args) as context:
             result: Any = forensics_group.invoke(context)
@@ -90,9 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(result or ExitCode.DONE)
 
 
+_TRAFFIC = "forensics.runlog.stores.traffic"
+"""Imported only by what reads from a store."""
+
+
+def _forget_traffic() -> None:
+    """What an earlier command of this process read is none of this one's."""
+    if _TRAFFIC in sys.modules:
+        sys.modules[_TRAFFIC].TRAFFIC.forget()
+
+
 def _tell_traffic(args: list[str]) -> None:
     """How much was read from a store, which is paid for; of a scan only its processes know."""
-    module = sys.modules.get("forensics.runlog.stores.traffic")
+    module = sys.modules.get(_TRAFFIC)
     if module is not None and module.TRAFFIC.requests and args[0] != "scan":
         say(module.TRAFFIC.told())
 

@@ -110,6 +110,7 @@ def reached_alone(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[S3]
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
     monkeypatch.setattr(store, "_TRIES", 1)  # pauses between tries are nobody's test
+    store._s3.cache_clear()  # a port may be given twice, and its old connections are dead
     with running() as s3:
         monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
         yield s3
