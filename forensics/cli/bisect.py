@@ -40,7 +40,8 @@ def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -
 @click.option(
     "--recipe",
     metavar="RECIPE",
-    help="What trains it, such as my_train.py:my_recipe. A file is loaded only if named here.",
+    help="What trains it, such as my_train.py:my_recipe, or the function there that makes a trainer. "
+    "A file is loaded only if named here.",
 )
 @click.option(
     "--bad",

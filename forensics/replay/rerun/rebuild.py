@@ -21,6 +21,8 @@ from forensics.runlog.manifest import Manifest
 
 Say = Callable[[str], None]
 
+_TRAINERS = ("transformers", "lightning", "pytorch-lightning")
+"""Packages whose callbacks note their release in ``run.json``."""
 MOST_RANKS = 1024
 """Ranks that one process replays one after the other: a step takes as many times as long."""
 
@@ -116,7 +118,7 @@ def _recorded_recipe(manifest: Manifest) -> type[Recipe]:
         raise NotReplayableError(
             "run.json names no recipe",
             where="recipe",
-            hint="name the one that trains it: --recipe path/to/file.py:name",
+            hint=_what_to_name(manifest),
         )
     if file or split_reference(name)[0] is not None:
         shown = Path(file or name).name
@@ -133,6 +135,13 @@ def _recorded_recipe(manifest: Manifest) -> type[Recipe]:
             where="recipe",
             hint="name the file that holds it: --recipe path/to/file.py:name",
         ) from error
+
+
+def _what_to_name(manifest: Manifest) -> str:
+    """What stands in for a recipe where a trainer recorded the run."""
+    if any(name in manifest.versions for name in _TRAINERS):
+        return "name the function that makes the trainer: --recipe train.py:make_trainer"
+    return "name the one that trains it: --recipe path/to/file.py:name"
 
 
 def _config(manifest: Manifest, kind: type[Recipe]) -> Config:

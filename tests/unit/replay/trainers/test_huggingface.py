@@ -88,7 +88,7 @@ def test_without_a_recipe_the_states_are_judged_by_their_health(
     trained.make_huggingface().train()
     result = bisect_run(tmp_path / "run")
     assert {c.step: c.verdict for c in result.checkpoints}[12] == "bad"
-    assert any("name the one that trains it" in note for note in result.notes)
+    assert any("name the function that makes the trainer" in note for note in result.notes)
 
 
 def test_a_function_that_returns_something_else_is_told_what_is_wanted(
