@@ -40,7 +40,7 @@ def _a_number(ctx: click.Context, param: click.Parameter, value: float | None) -
 @click.option(
     "--recipe",
     metavar="RECIPE",
-    help="What trains it, such as my_train.py:my_recipe, or the function there that makes a trainer. "
+    help="What trains it, such as my_train.py:my_recipe, or a function that makes a trainer. "
     "A file is loaded only if named here.",
 )
 @click.option(
