@@ -255,7 +255,7 @@ def replay(result: BisectionResult) -> str:
     """How far the replay went, and how faithful it was; empty without one."""
     first, last = result.replayed_from, result.replayed_until
     if first is None or last is None:
-        return ""
+        return f"replayed{_BY[result.reduction]}" if result.reduction in _BY else ""
     way = f"replayed step {first:,}" if first == last else f"replayed {first:,} → {last:,}"
     way += _BY.get(result.reduction, "")
     exact = "bit-identical" if result.tolerance == 0 else f"alike within {number(result.tolerance)}"

@@ -20,12 +20,6 @@ MOST_SUSPECTS = 3
 
 def silent_inquiry(case: Case, session: Session) -> None:
     """Nothing is bad in the log and in the states: is what was applied right?"""
-    if session.shares.size > 1:
-        case.notes.append(
-            "what single steps applied was not checked: that is for a run of one rank"
-        )
-        nothing_found(case)
-        return
     search = SilentSearch(session=session, progress=case.progress)
     fault = search.find(_worth_a_look(case, session))
     case.sound = search.sound

@@ -93,7 +93,7 @@ class RankShares:
             fields: as they were found, samples counted over all ranks in a row.
         """
         told = dict(fields)
-        if self.size > 1 and told.get("replayed_from") is not None:
+        if self.size > 1:
             told["reduction"] = EMULATED if self.crew is None else REAL
         bad = told.get("bad_ranks", ())
         if self.size == 1 or not bad:

@@ -25,7 +25,7 @@ from tests.unit.replay.ranks.faulty_ranks import STOP
 PROJECT = Path(__file__).parents[4]
 SECONDS = 400
 Command = Callable[..., None]
-FAULTS = ("healthy", "nan-batch", "logarithm", "exponential", "division", "gradient", "overflow")
+FAULTS = ("healthy", "nan-batch", "logarithm", "division", "gradient", "overflow", "average")
 FURTHER = 1
 STOPPED = {"killed": (1, signal.SIGKILL), "interrupted": (0, signal.SIGINT)}
 
@@ -120,7 +120,11 @@ if __name__ == "__main__":
     load_all()
     for name in ("faults", "raises", "raised", *STOPPED):
         ranks = start_processes(
-            run_rank, (name, where, free_ports(16)), nprocs=2, start_method="fork", join=False
+            run_rank,
+            (name, where, free_ports(2 * len(FAULTS) + 1)),
+            nprocs=2,
+            start_method="fork",
+            join=False,
         )
         for process in ranks.processes:  # nobody ends them: they must end by themselves
             process.join(SECONDS)

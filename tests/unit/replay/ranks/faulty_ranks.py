@@ -83,15 +83,6 @@ class Logarithm(Faulty):
         return ((out - torch.where(bad, -targets, targets).log()) ** 2).mean()
 
 
-@recipe("exponential", "an exponential that overflows on rank 1", defaults=CONFIG)
-class Exponential(Faulty):
-    """Inf, not NaN."""
-
-    def spoilt(self, out: Tensor, inputs: Tensor, targets: Tensor, bad: Tensor) -> Tensor:
-        """exp(200) is more than float32 holds."""
-        return (torch.where(bad, out + 200.0, out - targets).exp()).mean()
-
-
 @recipe("division", "0 / 0 on rank 0", defaults=CONFIG)
 class Division(Faulty):
     """Rank 0 is to blame this time."""
@@ -126,6 +117,38 @@ class Overflow(Faulty):
         if step != BAD_STEP:
             return made
         return [(inputs * 1e5, targets, bad) for inputs, targets, bad in made]
+
+
+class Growing:
+    """A moving average whose two shares sum to more than 1."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.held = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self, model: nn.Module) -> None:
+        """Takes in half of the new, and keeps nearly all of the old."""
+        for name, parameter in model.named_parameters():
+            self.held[name].mul_(0.99).add_(parameter.detach(), alpha=0.5)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its tensors."""
+        return dict(self.held)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Back to them."""
+        for name, value in state.items():
+            self.held[name].copy_(value)
+
+
+@recipe("average", "a moving average in wrong shares: nothing is non-finite", defaults=CONFIG)
+class WrongAverage(Faulty):
+    """What single steps applied is wrong on every rank alike."""
+
+    def build(self, config: Config) -> Training:
+        """With the average."""
+        training = super().build(config)
+        training.ema = Growing(training.model)
+        return training
 
 
 @recipe("raises", "rank 1 cannot read its data", defaults=CONFIG)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forensics.diagnose.bisection_file import bisection_from_json
-from forensics.diagnose.bisection_result import BisectionResult, FaultKind
+from forensics.diagnose.bisection_result import BisectionResult, BisectStatus, FaultKind
 from forensics.render.bisect_text import render_bisect_text
 from forensics.replay.bisect import bisect_run
 from forensics.replay.capsule.running import run_capsule
@@ -21,7 +21,6 @@ SOON = 60
 ORIGINS = {
     "nan-batch": (FaultKind.NAN, "input", "input", 1),
     "logarithm": (FaultKind.NAN, "loss", "aten.log", 1),
-    "exponential": (FaultKind.INF, "loss", "aten.exp", 1),
     "division": (FaultKind.NAN, "loss", "aten.div", 0),
     "gradient": (FaultKind.INF, "backward", "aten.div", 1),
     "raises": (FaultKind.EXCEPTION, "loss", "ValueError", 1),
@@ -69,10 +68,7 @@ def test_all_ranks_give_the_answer_of_one_process(
     assert as_words(real) == as_words(emulated[fault]).replace(
         emulated[fault].next_command, real.next_command
     )
-    replayed = fault != "healthy"
-    assert (real.reduction, emulated[fault].reduction) == (
-        ("real", "emulated") if replayed else ("", "")
-    )
+    assert (real.reduction, emulated[fault].reduction) == ("real", "emulated")
 
 
 @pytest.mark.parametrize("fault", ORIGINS)
@@ -97,6 +93,24 @@ def test_what_all_ranks_do_alike_is_blamed_on_none(runs: Path) -> None:
     assert result.bad_ranks == (0, 1)
     assert result.samples == ()
     assert "ranks 0, 1 are bad by themselves" in render_bisect_text(result)
+
+
+def test_a_healthy_run_stays_healthy(runs: Path) -> None:
+    """Its single steps are looked into, too: what they applied is right."""
+    result = by_all_ranks(runs, "healthy")
+    assert result.status is BisectStatus.HEALTHY
+    assert "what was applied is right" in result.reason
+    assert result.departure is None
+
+
+def test_what_single_steps_apply_is_checked_with_several_ranks(runs: Path) -> None:
+    result = by_all_ranks(runs, "average")
+    assert result.origin is not None
+    assert (result.origin.kind, result.origin.operator) == (FaultKind.APPLIED, "ema.update")
+    assert (result.first_bad_step, result.bad_ranks) == (0, ())
+    text = render_bisect_text(result)
+    assert "none by itself: each one's own loss and gradients are finite" in text
+    assert "replayed by all ranks, with the real reduction" in text
 
 
 def test_the_text_says_how_it_was_replayed(
