@@ -71,7 +71,8 @@ def open_directory(
     try:
         point = None
         if resume and (run_dir / MANIFEST_NAME).exists():
-            point = newest_point(run_dir, read_manifest(run_dir), say, load)
+            told = say if leads else _silently  # rank 0 has begun the run meanwhile, maybe
+            point = newest_point(run_dir, read_manifest(run_dir), told, load)
             put_back(training, point, leads=leads)
             first_step = point.step
         if leads:
@@ -81,6 +82,10 @@ def open_directory(
             lock.release()
         raise
     return Opened(manifest, first_step, lock, point)
+
+
+def _silently(line: str) -> None:
+    """What rank 0 says already."""
 
 
 def _take(run_dir: Path, *, goes_on: bool) -> RunLock:

@@ -188,7 +188,8 @@ class StepOutput:
     def lacking(self) -> list[str]:
         """What cannot be recorded of a sharded model, a clause each."""
         if self.apart:
-            return [f"gradient norms and snapshots: the parameters are sharded, and {self.apart}"]
+            what = "gradient norms, snapshots and states"
+            return [f"{what}: the parameters are sharded, and {self.apart}"]
         sharded = self.shards is not None and "param_digest" in self._wanted.columns
         return ["param_digest: the parameters are sharded"] if sharded else []
 

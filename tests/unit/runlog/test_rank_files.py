@@ -41,6 +41,19 @@ def test_stages_are_ordered_as_in_a_step() -> None:
     assert len(set(places)) == 4
 
 
+def test_what_is_noted_is_written_with_the_next_word_and_with_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "rank-00000.now"
+    writer = MarkWriter(path)
+    writer.put(3, Stage.OWN)
+    writer.note(3, Stage.REDUCTION)
+    before = read_mark(path)
+    writer.end("exception", "closed")
+    after = read_mark(path)
+    assert before is not None
+    assert after is not None
+    assert (before.stage, after.stage, after.ended) == (Stage.OWN, Stage.REDUCTION, "exception")
+
+
 def test_the_pulse_tells_how_long_a_rank_has_been_where_it_is(tmp_path: Path) -> None:
     path = tmp_path / "rank-00000.now"
     writer = MarkWriter(path, pulse_s=0.02)

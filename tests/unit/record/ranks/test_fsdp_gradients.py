@@ -99,6 +99,21 @@ def test_an_error_of_ours_ends_no_training(grouped: Grouped) -> None:
     assert grouped.own.take(1.0) == {}
 
 
+def test_another_torch_costs_own_gradients_and_nothing_else() -> None:
+    """As if ``fully_shard`` kept its collectives elsewhere."""
+
+    class FSDPModule(nn.Linear):
+        pass
+
+    said: list[str] = []
+    model = FSDPModule(2, 1)
+    own = FsdpGradients(model, {}, lambda begins: None, said.append)
+    assert model(torch.ones(1, 2)).shape == (1, 1)
+    assert model(torch.ones(1, 2)).shape == (1, 1)
+    assert [clause.partition(":")[0] for clause in said] == ["local gradient norms"]
+    assert own.take(1.0) == {}
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8, 16, 24, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_torch_divides_by_as_much_before(ranks: int, dtype: torch.dtype) -> None:
