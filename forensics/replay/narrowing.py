@@ -116,7 +116,7 @@ def narrow(
     why = _why(signals, int(rows[0]), predicate) if len(rows) else ""
     raised = _raised_at(run, from_step, until_step) if default else None
     if raised is not None and (first is None or raised[0] < first):
-        first, why = raised
+        first, why = raised[0], _lost_rank(diagnosis, raised[0]) or raised[1]
     return Suspicion(
         step=first,
         why=why,
@@ -212,6 +212,12 @@ def _raised_at(run: Run, first: int | None, last: int | None) -> tuple[int, str]
     message = clause(ended.message)
     message = message if len(message) <= _MOST_TOLD else f"{message[: _MOST_TOLD - 1]}…"
     return ended.step, f"the training raised {message}"
+
+
+def _lost_rank(diagnosis: Diagnosis, step: int) -> str:
+    """Which rank raised or was lost in a step: rank 0's message only says that it waited."""
+    lost = (f for f in diagnosis.findings if f.rule == "lost-rank" and f.first_step == step)
+    return next((finding.message for finding in lost), "")
 
 
 def _root_step(diagnosis: Diagnosis, bad_step: int) -> int | None:

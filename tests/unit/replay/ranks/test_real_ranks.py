@@ -88,6 +88,12 @@ def test_the_answer_names_step_operator_rank_and_sample(runs: Path, fault: str) 
     assert "rank 1's batch" in result.remedy[0] or rank == 0
 
 
+def test_what_rank_zero_waited_for_is_told_of_the_rank_that_raised(runs: Path) -> None:
+    result = by_all_ranks(runs, "raises")
+    assert result.bad.startswith(f"rank 1 raised at step {BAD_STEP}: ValueError: a target of no")
+    assert "rank 1 alone: the others' own part of the step is sound" in render_bisect_text(result)
+
+
 def test_what_all_ranks_do_alike_is_blamed_on_none(runs: Path) -> None:
     result = by_all_ranks(runs, "overflow")
     assert result.bad_ranks == (0, 1)
