@@ -9,13 +9,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LOGGERS = (
-    "lightning.pytorch",
-    "lightning.fabric",
-    "pytorch_lightning",
-    "transformers",
-    "accelerate",
-)
 _TRACKERS = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "HF_HUB_DISABLE_TELEMETRY": "1"}
 """For scripts that begin a tracker's run by themselves."""
 _SAVES = "should_save"
@@ -25,12 +18,10 @@ _SAVES = "should_save"
 @contextmanager
 def quiet() -> Iterator[None]:
     """No warnings, no log lines but errors, no trackers, no saves, while the context lasts."""
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels = [logger.level for logger in loggers]
+    disabled = logging.root.manager.disable
     kept = {name: os.environ.get(name) for name in _TRACKERS}
     os.environ.update(_TRACKERS)
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     arguments = getattr(sys.modules.get("transformers"), "TrainingArguments", None)
     saves = None if arguments is None else vars(arguments)[_SAVES]
     if arguments is not None:
@@ -42,7 +33,6 @@ def quiet() -> Iterator[None]:
     finally:
         if arguments is not None:
             setattr(arguments, _SAVES, saves)
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(disabled)
         for name, value in kept.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
