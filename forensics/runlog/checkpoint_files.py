@@ -12,8 +12,8 @@ from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.spans import opened
 
 _NAME = re.compile(r"step-(\d{1,18})(\.nonfinite)?(\.pt)?\Z")
-_DISTRIBUTED = ".metadata"
-"""What a folder of torch.distributed.checkpoint has once it is whole."""
+_DISTRIBUTED = (".metadata", "rank-00000.health.json")
+"""What a folder of several ranks has once it is whole: torch's own file, and this program's."""
 _LARGEST_HEALTH = 16 << 20
 _STATES = frozenset((".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".tar"))
 """How files end that hold weights; their first bytes must agree."""
@@ -81,7 +81,10 @@ def checkpoints_in(directory: Path) -> tuple[CheckpointInfo, ...]:
 def read_checkpoint_info(path: Path) -> CheckpointInfo | None:
     """What the name of a checkpoint and its health file say; None for anything else."""
     match = _NAME.match(path.name)
-    if not match or not (path if match.group(3) else path / _DISTRIBUTED).is_file():
+    if not match:
+        return None
+    needed = [path] if match.group(3) else [path / name for name in _DISTRIBUTED]
+    if not all(file.is_file() for file in needed):
         return None
     health = _health(path)
     healthy = False if match.group(2) else _verdict(health)

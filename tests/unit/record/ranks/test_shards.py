@@ -17,6 +17,7 @@ from forensics.record.loop_entries import post_clip_norm
 from forensics.record.ranks.sharded_checkpoints import _joined as joined_health
 from forensics.record.ranks.shards import _joined
 from forensics.record.snapshots import PartOfTensor
+from forensics.runlog.checkpoint_files import checkpoints_in
 
 
 def test_what_is_no_dtensor_is_its_own_part() -> None:
@@ -97,3 +98,14 @@ def test_the_norm_after_the_clip_is_told_from_this_ranks_parts() -> None:
     assert math.isnan(norms(10.0, 0.0, 0.0).whole_over_own)
     assert GradNorms((), (), (), {}, 3.0).whole_over_own == 1.0
     assert post_clip_norm([], math.nan) is None  # a rank that holds nothing can tell nothing
+
+
+def test_a_folder_of_another_programs_is_no_checkpoint_of_ours(tmp_path: Path) -> None:
+    """It is found and judged as any state that lies about; only ours is taken up as ours."""
+    folder = tmp_path / "step-00000500"
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(b"")
+    assert checkpoints_in(tmp_path) == ()
+    health(folder, 0)
+    (info,) = checkpoints_in(tmp_path)
+    assert (info.step, info.path, info.healthy) == (500, folder, None)
