@@ -14,7 +14,7 @@ import numpy as np
 
 from forensics.diagnose.loss_course import Course, course
 from forensics.diagnose.schedule import warmup_rows
-from forensics.diagnose.series import median
+from forensics.diagnose.series import median, row_medians
 from forensics.diagnose.signals import Signals
 from forensics.frozen import dataclass
 from forensics.runlog.log_facts import PER_EPOCH
@@ -89,7 +89,7 @@ def thrown_off(signals: Signals) -> ThrownOff | None:
     first = min(max(FIRST, warmup_rows(signals)), int(SHARE * len(path.loss)))
     early, start = path.loss[:first], float(path.loss[0])
     worst = int(np.argmax(early))
-    triples = np.median(np.lib.stride_tricks.sliding_window_view(early, 3), axis=1)
+    triples = row_medians(np.stack((early[:-2], early[1:-1], early[2:]), axis=1))
     found = ThrownOff(
         start=start,
         worst=int(path.rows[worst]),
