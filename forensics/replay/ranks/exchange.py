@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch._C._distributed_c10d import _broadcast_coalesced
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -72,6 +71,9 @@ class Exchange:
     @torch.no_grad()
     def hand_out(self, tensors: Sequence[Tensor]) -> None:
         """Rank 0's values, into every rank's tensors."""
+        # Not at the top: one process bisects with a torch that was built without distributed, too.
+        from torch._C._distributed_c10d import _broadcast_coalesced
+
         held = [tensor.detach() for tensor in tensors if tensor.numel()]
         group = dist.group.WORLD
         if held and group is not None:

@@ -23,7 +23,7 @@ from tests.unit.replay.ranks import faulty_ranks
 from tests.unit.replay.ranks.faulty_ranks import STOP
 
 PROJECT = Path(__file__).parents[4]
-SECONDS = 400
+SECONDS = 150
 Command = Callable[..., None]
 FAULTS = ("healthy", "nan-batch", "logarithm", "division", "gradient", "overflow", "average")
 FURTHER = 1
@@ -36,7 +36,7 @@ def launch(folder: Path) -> None:
         [sys.executable, "-m", "tests.unit.replay.ranks.bisecting", str(folder)],
         cwd=PROJECT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=SECONDS,
+        timeout=4 * SECONDS,
         check=True,
     )
 
@@ -128,3 +128,5 @@ if __name__ == "__main__":
         )
         for process in ranks.processes:  # nobody ends them: they must end by themselves
             process.join(SECONDS)
+            if process.is_alive():
+                process.kill()
