@@ -63,18 +63,18 @@ def next_command(signals: Signals, root: Finding) -> str:
     the parameters where the snapshots have something to show at that step; else what the rule says
     of itself.
     """
-    if root.rule in REPLAYED and has_state_before(signals, root):
-        directory = signals.run.checkpoints[0].path.parent
-        own = recipe_option(signals.run) + spike_options(signals.run.steps, root)
-        return f"forensics bisect --ckpt-dir {shlex.quote(signals.run.named(directory))}{own}"
-    if root.rule in REPLAYED and trains_from_the_start(signals, root):
-        run = signals.run
+    run = signals.run
+    replayed = root.rule in REPLAYED and not run.elsewhere  # a replay needs the run on this machine
+    if replayed and has_state_before(signals, root):
+        directory = run.checkpoints[0].path.parent
+        own = recipe_option(run) + spike_options(run.steps, root)
+        return f"forensics bisect --ckpt-dir {shlex.quote(run.named(directory))}{own}"
+    if replayed and trains_from_the_start(signals, root):
         own = recipe_option(run) + spike_options(run.steps, root)
         return f"forensics bisect {shlex.quote(run.named())}{own}"
-    if root.rule in REPLAYED and (again := _record_again(signals, root)):
+    if replayed and (again := _record_again(signals, root)):
         return again
     if root.rule not in _OF_THE_LOG and _has_gradients(signals, root.first_step):
-        run = signals.run
         target = run.path if run.path.is_dir() else run.path.parent
         return f"forensics params {shlex.quote(run.named(target))} --step {root.first_step}"
     return f"forensics rules {root.rule}"
@@ -94,12 +94,12 @@ def command_for_exception(signals: Signals) -> str:
     raised = Finding(
         rule="", severity=Severity.INFO, message=ended.message, first_step=step, last_step=step
     )
-    if has_state_before(signals, raised):
+    if not run.elsewhere and has_state_before(signals, raised):
         directory = run.checkpoints[0].path.parent
         return (
             f"forensics bisect --ckpt-dir {shlex.quote(run.named(directory))}{recipe_option(run)}"
         )
-    if trains_from_the_start(signals, raised):
+    if not run.elsewhere and trains_from_the_start(signals, raised):
         return f"forensics bisect {shlex.quote(run.named())}{recipe_option(run)}"
     if run.path.is_dir() and _has_gradients(signals, step):
         return f"forensics params {shlex.quote(run.named())} --step {step}"

@@ -64,7 +64,7 @@ def _client(scheduler: str | None, jobs: int | None) -> Iterator[Client]:
     try:
         from distributed import Client, LocalCluster
     except ImportError:
-        hint = "pip install 'forensics[dask]'"
+        hint = "pip install dask distributed"
         raise MissingExtraError("needs dask", where="--engine dask", hint=hint) from None
     with ExitStack() as stack:
         where: Any = scheduler

