@@ -66,7 +66,7 @@ class OneBadBatch(Recipe):
 
     def batch(self, step: int) -> list[Batch]:
         """The data of the recipe below, one micro-batch of them spoilt."""
-        batches = super().batch(step)
+        batches: list[Batch] = super().batch(step)
         if step == self.config.data[FAULT_STEP]:
             batches[0] = self.spoil(*batches[0])
         return batches
