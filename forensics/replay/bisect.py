@@ -118,7 +118,7 @@ def _bisect(source: Path, options: Options) -> BisectionResult:
         return _folder(source, options)
     if options.crew is not None:
         trained = 1 if run.manifest is None else run.manifest.world_size
-        check_ranks(trained, options.crew.size, source)
+        check_ranks(trained, options.crew.size, source, options.as_command())
         options.crew.of(run.path)
     run = with_noted_states(run)
     inquiry = Inquiry(run, options)

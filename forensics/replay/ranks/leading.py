@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Callable
@@ -53,8 +54,14 @@ def on_all_ranks(
         crew.end(message)
 
 
-def check_ranks(trained: int, launched: int, path: Path) -> None:
+def check_ranks(trained: int, launched: int, path: Path, options: str) -> None:
     """Are there as many processes as ranks trained?
+
+    Args:
+        trained: ranks of the run.
+        launched: processes that are to replay it.
+        path: of the run, as the user named it.
+        options: the rest of the command line, after a space.
 
     Raises:
         UsageError: there are not; says what to type.
@@ -62,8 +69,9 @@ def check_ranks(trained: int, launched: int, path: Path) -> None:
     if trained == launched:
         return
     ranks = f"{trained:,} {'rank' if trained == 1 else 'ranks'}"
-    one = f"`forensics bisect {path}` in one process"
-    many = f"`torchrun --standalone --nproc-per-node {trained} -m forensics bisect {path}`"
+    command = f"forensics bisect {shlex.quote(str(path))}{options}"
+    one = f"`{command}` in one process"
+    many = f"`torchrun --standalone --nproc-per-node {trained} -m {command}`"
     raise UsageError(
         f"was trained on {ranks}, and {launched:,} processes are to replay it",
         where=path,

@@ -10,9 +10,11 @@ import pytest
 
 from forensics.diagnose.bisection_file import bisection_from_json
 from forensics.diagnose.bisection_result import BisectionResult, BisectStatus, FaultKind
+from forensics.errors import UsageError
 from forensics.render.bisect_text import render_bisect_text
 from forensics.replay.bisect import bisect_run
 from forensics.replay.capsule.running import run_capsule
+from forensics.replay.ranks.leading import check_ranks
 from tests.unit.replay.ranks.bisecting import FAULTS, FURTHER, recipe_of
 from tests.unit.replay.ranks.faulty_ranks import BAD_SAMPLE, BAD_STEP, SAMPLES
 
@@ -128,6 +130,17 @@ def test_the_text_says_how_it_was_replayed(
     )
     assert "by all ranks, with the real reduction: faithful" in all_ranks
     assert "rank by rank in one process, the reduction emulated: faithful" in one
+
+
+def test_more_processes_than_ranks_are_told_both_ways() -> None:
+    with pytest.raises(UsageError) as refused:
+        check_ranks(2, 3, Path("runs/x"), " --recipe train.py:it")
+    assert refused.value.line() == (
+        "runs/x: was trained on 2 ranks, and 3 processes are to replay it; `torchrun --standalone "
+        "--nproc-per-node 2 -m forensics bisect runs/x --recipe train.py:it`, or `forensics bisect "
+        "runs/x --recipe train.py:it` in one process"
+    )
+    check_ranks(2, 2, Path("runs/x"), "")
 
 
 def test_rank_zero_alone_speaks(runs: Path) -> None:
