@@ -2,8 +2,9 @@
 
 What it detects
     What the reader had to mend: a torn last line, NUL bytes, rows glued together, cells that do
-    not parse, headers in the middle, rows out of order; parts of the run that cannot be read; and
-    a loss or gradient norm that never changes. One finding a kind of damage.
+    not parse, headers in the middle, rows out of order; parts of the run that cannot be read; an
+    end that run.json says the run went beyond; and a loss or gradient norm that never changes. One
+    finding a kind of damage.
 
 Why it matters
     Every other rule reads this log. Damage shows where a machine went down or a disk was full,
@@ -88,6 +89,7 @@ def broken_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
             kinds.setdefault(repair.kind, []).append(repair)
     for kind, repairs in kinds.items():
         yield _finding(signals, kind, repairs, thresholds)
+    yield from _lost_end(signals)
     for name in ("loss", "grad_l2_pre_clip"):
         yield from _constant(signals, name, thresholds)
 
@@ -125,6 +127,30 @@ def _extent(signals: Signals, kind: str, repairs: list[Repair]) -> tuple[int, in
         inside = [min(max(step, begin), end) for step in known]
         return min(inside), max(inside)
     return (end, end) if kind == "torn-last-line" else (begin, end)
+
+
+def _lost_end(signals: Signals) -> Iterator[Finding]:
+    """The recorder told how far the run came, and the log does not reach it."""
+    manifest, last = signals.run.manifest, signals.last_step
+    ended = manifest.ended if manifest is not None else None
+    if ended is None or ended.step is None or signals.counts_steps:
+        return
+    # A step that raised, or was interrupted, may be named and have no row.
+    rows = (ended.step - last) // max(signals.interval, 1) - (ended.how != "finished")
+    if rows < 2:
+        return
+    yield Finding(
+        rule="broken-log",
+        severity=Severity.WARNING,
+        message=(
+            f"the log ends at step {last:,} and the run at {ended.step:,}, as run.json says: "
+            f"{rows:,} rows are missing"
+        ),
+        first_step=last,
+        last_step=last,
+        cause="The file was cut, is an older copy, or its last part was lost with the disk.",
+        remedy="Take the whole steps.csv from where the run wrote it; what it lacks is not judged.",
+    )
 
 
 def _constant(signals: Signals, name: str, thresholds: Thresholds) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import pytest
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.rules.broken_log import broken_log
 from forensics.diagnose.signals import Signals
+from forensics.runlog.manifest import Ended, Manifest
 from forensics.runlog.run import Run
 from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import read_steps
@@ -53,6 +54,26 @@ def test_fires_once_a_kind_and_inside_the_table() -> None:
     )
     assert len(findings) == 2
     assert all(0 <= f.first_step <= f.last_step <= 99 for f in findings)
+
+
+def ended(how: str, step: int | None, rows: int = 20) -> list[Finding]:
+    columns = {"step": np.arange(rows), "loss": np.linspace(3, 2, rows)}
+    manifest = Manifest(ended=Ended(how, step))
+    return found(broken_log, signals_of(columns=columns, manifest=manifest))
+
+
+def test_fires_where_the_run_went_on_beyond_the_end_of_its_log() -> None:
+    (finding,) = ended("finished", 79)
+    assert finding.severity is Severity.WARNING
+    assert finding.first_step == finding.last_step == 19
+    assert "ends at step 19 and the run at 79" in finding.message
+    assert "60 rows" in finding.message
+
+
+@pytest.mark.parametrize("how", ["finished", "interrupted", "exception", "alarm"])
+@pytest.mark.parametrize("step", [None, 10, 19, 20])
+def test_silent_where_the_log_reaches_the_end_of_the_run(how: str, step: int | None) -> None:
+    assert ended(how, step) == []
 
 
 def test_fires_as_info_on_a_column_that_stands_still() -> None:
