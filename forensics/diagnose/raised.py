@@ -52,6 +52,14 @@ def _kind(pattern: str, cause: str, remedy: str) -> _Kind:
     return _Kind(re.compile(pattern, re.IGNORECASE), cause, remedy)
 
 
+SHAPE = _kind(
+    r"more than 1 value per channel|shapes? cannot be multiplied|size mismatch|must match|"
+    r"shape mismatch|sizes of tensors|invalid for input of size|stack expects each tensor",
+    "The batch has another shape than those before it. The last batch of an epoch is smaller, "
+    "and a single sample is too few for BatchNorm.",
+    "Print the shapes of that batch; if it is the last one of an epoch, set drop_last=True in "
+    "the data loader, else mend or leave out that sample.",
+)
 KINDS = (
     _kind(
         r"out of memory|OutOfMemory|alloc_failed|MemoryError",
@@ -67,14 +75,7 @@ KINDS = (
         "Compare the least and the largest label and token of that batch with the sizes of the "
         "model; on a GPU, run it with CUDA_LAUNCH_BLOCKING=1 or on the CPU to see the right line.",
     ),
-    _kind(
-        r"more than 1 value per channel|shapes? cannot be multiplied|size mismatch|must match|"
-        r"shape mismatch|sizes of tensors|invalid for input of size|stack expects each tensor",
-        "The batch has another shape than those before it. The last batch of an epoch is smaller, "
-        "and a single sample is too few for BatchNorm.",
-        "Print the shapes of that batch; if it is the last one of an epoch, set drop_last=True in "
-        "the data loader, else mend or leave out that sample.",
-    ),
+    SHAPE,
     _kind(
         r"returned nan values|nan or inf|contains? nan|non-?finite|invalid values",
         "A check in the training met a NaN or an Inf before the log could show it.",
@@ -100,6 +101,13 @@ KINDS = (
     ),
 )
 """Kinds of exceptions by their message; the first that matches is told."""
+MISFIT = _kind(
+    r"",
+    "No batch has passed: model, data and loss do not fit each other.",
+    "Print the shapes of one batch and of each module's output, and compare them with what the "
+    "layers and the loss expect.",
+)
+"""A wrong shape in the very first step."""
 OTHER = _kind(
     r"",
     "The training's own code raised it; the numbers until then are sound.",
@@ -127,6 +135,8 @@ def raised(signals: Signals) -> Raised | None:
 
 def _raised(signals: Signals, summary: str, message: str, step: int | None) -> Raised:
     kind = next((kind for kind in KINDS if kind.pattern.search(message)), OTHER)
+    if len(signals) == 0 and kind is SHAPE:
+        kind = MISFIT
     lines = [entry for _, entry in last_healthy(signals, len(signals))]
     if step is not None:
         name = clause(message).partition(":")[0]

@@ -65,6 +65,14 @@ def test_a_run_that_raised_before_its_first_row_has_no_last_step() -> None:
     assert [entry.title for entry in verdict.timeline] == ["raised"]
 
 
+def test_a_shape_that_fits_nothing_from_the_first_step_on_is_not_the_batchs_fault() -> None:
+    message = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x4)"
+    manifest = Manifest(ended=Ended("exception", 0, message))
+    verdict = diagnose(run_of(calm(0), manifest).run).verdict
+    assert "model, data and loss do not fit" in verdict.cause
+    assert "before" not in verdict.cause
+
+
 @pytest.mark.parametrize(
     ("end", "told"), [(30 * GIB, "grown ×3 to 30 GiB: something piles up"), (10 * GIB, "piled up")]
 )
