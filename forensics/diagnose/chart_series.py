@@ -130,8 +130,10 @@ def _loss(signals: Signals, grid: Grid) -> Chart | None:
 
 
 def _norm(signals: Signals, grid: Grid) -> Chart | None:
-    labels = {"grad_l2_pre_clip": "before the clip", "grad_l2_post_clip": "after the clip"}
     clip = clip_of(signals)
+    labels = {"grad_l2_pre_clip": "before the clip", "grad_l2_post_clip": "after the clip"}
+    if not clip.known and signals.has("grad_l2_pre_clip"):
+        labels = {"grad_l2_pre_clip": "gradient norm"}  # nothing clips, as far as the log tells
     limits = (Limit(label="clip threshold", value=clip.threshold),) if clip.constant else ()
     return _chart(signals, grid, "norm", "gradient norm (L2)", labels, limits, widest=WIDE_RANGE)
 

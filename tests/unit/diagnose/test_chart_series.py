@@ -127,6 +127,14 @@ def test_the_threshold_of_the_clip_is_a_limit() -> None:
     assert [s.name for s in found.series] == ["grad_l2_pre_clip", "grad_l2_post_clip"]
 
 
+def test_where_nothing_clips_there_is_one_norm_and_no_word_of_a_clip() -> None:
+    norm = calm(30)["grad_l2_pre_clip"]
+    found = chart("norm", calm(30, grad_l2_post_clip=norm), Manifest(precision="fp32"))
+    assert [(s.name, s.label) for s in found.series] == [("grad_l2_pre_clip", "gradient norm")]
+    found = chart("norm", calm(30, grad_l2_post_clip=np.minimum(norm, np.median(norm))))
+    assert [s.label for s in found.series] == ["before the clip", "after the clip"]
+
+
 def test_no_norm_no_panel() -> None:
     columns = calm(30, grad_l2_pre_clip=None, grad_l2_post_clip=None)
     assert charts_of(run_of(columns)).chart("norm") is None
