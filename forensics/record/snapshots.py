@@ -15,6 +15,9 @@ from forensics.record.local_part import counts_here, is_distributed, local_part
 from forensics.record.plain_names import named_buffers, named_parameters
 from forensics.record.tensor_norms import largest_magnitudes, measure
 
+_VALUES = ("value_l2", "value_nonfinite")
+_READ_OFF = ("grad_absmax", "v_ratio")
+
 
 @dataclass(frozen=True)
 class PartOfTensor:
@@ -55,6 +58,36 @@ class Snapshot:
         if "param" in self.kinds and updates:
             names, stats = self.kinds["param"]
             stats["update_l2"] = [updates.get(name) for name in names]
+
+    def forget_bad_values(self) -> None:
+        """Leave out values that are not finite: the step's own update may have made them so.
+
+        For a snapshot that was taken after the update, for want of an occasion before it. The next
+        one dates them. Buffers stay: they are what the forward pass made them.
+        """
+        for kind, (_, stats) in self.kinds.items():
+            for row, bad in enumerate(stats["value_nonfinite"]):
+                if bad and kind != "buffer":
+                    stats["value_l2"][row] = stats["value_nonfinite"][row] = None
+
+    def begin_as(self, earlier: Snapshot) -> None:
+        """Take from a snapshot earlier in the same step what has changed since it was taken.
+
+        Where several optimizers step one after the other, or a closure is evaluated again, the
+        gradients are measured more than once a step, and tensors have been updated between. Their
+        values count as of the first time, and so does what is read off a gradient that was not
+        measured again: another backward pass may have added to it.
+        """
+        for kind, (names, stats) in self.kinds.items():
+            was_names, was = earlier.kinds.get(kind, ([], {}))
+            row_of = {name: row for row, name in enumerate(was_names)}
+            for row, name in enumerate(names):
+                if (old := row_of.get(name)) is None:
+                    continue
+                kept = _VALUES if _measured_again(stats, row, was, old) else (*_VALUES, *_READ_OFF)
+                for column in kept:
+                    if column in stats and column in was:
+                        stats[column][row] = was[column][old]
 
 
 class SnapshotTaker:
@@ -148,6 +181,15 @@ class SnapshotTaker:
                     grad = grads.get(name)
                     if second is not None and grad is not None and grad.shape == second.shape:
                         yield name, _v_ratio(grad, second, state["step"], group)
+
+
+def _measured_again(
+    stats: Mapping[str, list[Any]], row: int, was: Mapping[str, list[Any]], old: int
+) -> bool:
+    """Is the norm of this row's gradient another one than in the snapshot before?"""
+    now, then = (s["grad_l2"][i] if "grad_l2" in s else None for s, i in ((stats, row), (was, old)))
+    both_nan = now is not None and then is not None and now != now and then != then
+    return not (both_nan or (now is not None and now == then))
 
 
 def _parts(

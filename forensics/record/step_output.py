@@ -158,6 +158,8 @@ class StepOutput:
         bad = log.bad if self.shards is None else self._bad_grads
         if bad and not self._taken and self._bad_in_a_row < MOST_BAD_SNAPSHOTS:
             self._take(log.step, None)
+            if self._snapshot is not None and not log.skipped and self._bad_in_a_row == 0:
+                self._snapshot.forget_bad_values()  # of this step's own update, perhaps
         self._bad_in_a_row = self._bad_in_a_row + 1 if bad else 0
         cells = self._extra_cells(log)
         row = {**log.row(), **cells, **self._notes, "time_s": time.perf_counter() - self._began}
@@ -227,8 +229,11 @@ class StepOutput:
             with self._guard.writing("params", torch.OutOfMemoryError):
                 taken = self._snapshots.take(step, grads, scaled=scaled)
         finally:  # the other ranks wait for this one's part, whatever has become of it
+            earlier = self._snapshot
             self._snapshot = taken if self.shards is None else self.shards.whole(taken)
             self._taken = taken is not None or self.shards is not None
+        if earlier is not None and self._snapshot is not None:
+            self._snapshot.begin_as(earlier)
 
     def _due(self, step: int) -> bool:
         every = self._wanted.snapshot_every

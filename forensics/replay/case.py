@@ -136,6 +136,7 @@ class Case:
         if isinstance(passage.bad.error, NoBatchError):
             self._no_batch(session, passage.bad.error, step)
             return True
+        _refuse_if_only_here(session, passage.bad)
         begin = self.options.from_step
         if begin is not None and step < begin:
             self.notes.append(
@@ -249,3 +250,13 @@ class Case:
         )
         self.notes.append(f"the capsule holds the step of rank {rank} alone")
         return made
+
+
+def _refuse_if_only_here(session: Session, bad: ReplayedStep) -> None:
+    """A step that raises before its end, and has a row, is not the step that was recorded."""
+    if bad.exception and bad.log is None and session.recorded(bad.step) is not None:
+        what = (
+            f"step {bad.step:,} raises here ({bad.exception}), and did not where it was recorded: "
+            "what is built here is not what trained"
+        )
+        raise NotReplayableError(what, where="recipe")

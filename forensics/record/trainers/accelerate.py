@@ -94,7 +94,8 @@ class AcceleratedRecorder:
         close_at_exit(self.recorder)
         self._accelerator = accelerator
         self._losses: list[Tensor] = []
-        self._measured = False
+        self._measured = self._stepped = False
+        self._hooks = [o.register_step_post_hook(self._has_stepped) for o in inner[1:] and inner]
         self._follow(accelerator)
 
     def end_step(self, loss: Tensor | float | None = None) -> None:
@@ -108,13 +109,15 @@ class AcceleratedRecorder:
             return
         if loss is None and not self._measured:
             loss = self._mean_loss()
-        self._losses, self._measured = [], False
+        self._losses, self._measured, self._stepped = [], False, False
         self.recorder.end_step(loss)  # without one: it was read with the gradients
 
     def close(self) -> None:
         """Leave the accelerator as it was, and close the run."""
         for name in ("backward", "unscale_gradients"):
             vars(self._accelerator).pop(name, None)
+        for hook in self._hooks:
+            hook.remove()
         self.recorder.close()
 
     def __enter__(self) -> Self:
@@ -138,11 +141,15 @@ class AcceleratedRecorder:
 
         def measured(optimizer: Any = None) -> None:
             unscale(optimizer)
-            if not self._measured:
-                self._measured = True
+            if not self._measured or self._stepped:  # of several, each may have a clip of its own
+                self._measured, self._stepped = True, False
                 self.recorder.gradients(self._mean_loss())
 
         accelerator.backward, accelerator.unscale_gradients = heard, measured
+
+    def _has_stepped(self, *_: Any) -> None:
+        """One of several optimizers has: what the others hold by then is measured anew."""
+        self._stepped = True
 
     def _mean_loss(self) -> Tensor | float:
         return mean_loss(self._losses, self._accelerator)

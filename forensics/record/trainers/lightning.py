@@ -89,12 +89,14 @@ class ForensicsCallback(Callback):
             self._losses.append(loss.detach())
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Unscaled and not yet clipped: measure, once a row."""
-        if self.recorder is not None and not self._turn:
-            self._turn = True
-            self._told = bool(pl_module.automatic_optimization)
-            # By hand, further losses may go backward for the optimizers that step later.
-            self.recorder.gradients(self._loss() if self._told else None)
+        """Unscaled and not yet clipped: measure; by hand, whose turn it is."""
+        if self.recorder is None or (self._turn and self._told):
+            return
+        self._turn, self._told = True, bool(pl_module.automatic_optimization)
+        if self._told:
+            self.recorder.gradients(self._loss())
+        else:  # further losses may go backward for the optimizers that step later
+            self.recorder.gradients(optimizers=optimizer)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

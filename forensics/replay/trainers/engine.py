@@ -146,8 +146,13 @@ class Engine:
         """Make the step whose batches were asked for last; returns its loss."""
         step = self._step
         first = self._after is None and step == self._next - 1
+        trained = [(p, p.requires_grad) for p in self.model.parameters()]
         try:
             return self._make(batches, self._draws[step], recorder)
+        except BaseException:  # a step that ends midway leaves frozen what it froze for a while
+            for parameter, was in trained:
+                parameter.requires_grad_(was)
+            raise
         finally:
             if first:
                 self._after = (rng_state(), self._cursor())

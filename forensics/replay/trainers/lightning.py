@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from forensics.errors import NotReplayableError
 from forensics.record.recipe import Batch, StepRecorder
@@ -193,11 +194,15 @@ class LightningEngine(Engine):
         if self._recorder is not None:
             self._losses.append(loss)
 
-    def unscaled(self) -> None:
-        """An optimizer is about to step; the gradients are not clipped yet."""
-        if self._recorder is not None and not self._measured:
-            self._measured = True
-            self._recorder.gradients(self.loss() if self._automatic else None)
+    def unscaled(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step; the gradients are measured as the callback does."""
+        if self._recorder is None or (self._measured and self._automatic):
+            return
+        self._measured = True
+        if self._automatic:
+            self._recorder.gradients(self.loss())
+        else:
+            self._recorder.gradients(optimizers=optimizer)
 
     def loss(self) -> Tensor | float:
         """The sum of what went backward, as the callback records it."""
@@ -218,7 +223,7 @@ class _Hearing(Callback):
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         """The gradients are unscaled, not clipped."""
-        self._engine.unscaled()
+        self._engine.unscaled(optimizer)
 
 
 def silence(trainer: Any) -> None:

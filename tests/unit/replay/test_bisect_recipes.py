@@ -85,6 +85,16 @@ def test_data_that_are_gone_since_leave_the_logs_answer(mine: Path, tmp_path: Pa
     assert any("though the record had them" in note for note in result.notes)
 
 
+def test_a_step_that_raises_only_here_leaves_the_logs_answer(mine: Path, tmp_path: Path) -> None:
+    text = LOG_OF_ZERO.replace("inputs.log()", "list(inputs)")
+    (tmp_path / "other.py").write_text(text)
+    result = quick(mine, recipe=f"{tmp_path / 'other.py'}:mine")
+    assert (result.first_bad_step, result.origin) == (9, None)
+    (note,) = [note for note in result.notes if "raises here" in note]
+    assert "TypeError" in note
+    assert "what is built here is not what trained" in note
+
+
 def test_a_config_that_cannot_be_built_leaves_the_logs_answer(copy: Path) -> None:
     manifest = json.loads((copy / "run.json").read_text())
     manifest["recipe"]["config"]["model"]["width"] = 10**9

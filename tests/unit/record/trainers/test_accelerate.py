@@ -69,3 +69,43 @@ def test_a_row_is_an_optimizer_step_and_its_loss_the_mean(tmp_path: Path) -> Non
 
 def test_recording_changes_no_bit_of_the_training(tmp_path: Path) -> None:
     assert trained(tmp_path / "run") == trained(None)
+
+
+@pytest.mark.parametrize("steps_between", [True, False])
+def test_the_gradients_of_several_optimizers_are_measured(
+    tmp_path: Path, steps_between: bool
+) -> None:
+    from accelerate import Accelerator
+
+    from forensics.record.trainers.accelerate import AcceleratedRecorder
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    parts = [nn.Linear(8, 8), nn.Linear(8, 1)]
+    optimizers = [torch.optim.SGD(part.parameters(), 0.05) for part in parts]
+    maker, critic, *prepared = accelerator.prepare(*parts, *optimizers)
+    norms = []
+    with AcceleratedRecorder(
+        tmp_path / "run", accelerator, nn.ModuleList(parts), prepared
+    ) as recorder:
+        for inputs, _ in batches():
+            own = []
+            for part, seen in ((maker, maker(inputs)), (critic, inputs)):
+                critic.zero_grad()
+                accelerator.backward(nn.functional.softplus(critic(seen)).mean())
+                grads = [p.grad for p in part.parameters()]
+                own += [float(grad.norm()) for grad in grads]
+                if steps_between:
+                    accelerator.clip_grad_norm_(part.parameters(), 0.1)
+                    prepared[part is critic].step()
+            if not steps_between:
+                accelerator.clip_grad_norm_(nn.ModuleList(parts).parameters(), 0.1)
+                accelerator.clip_grad_norm_(nn.ModuleList(parts).parameters(), 0.1)
+                for optimizer in prepared:
+                    optimizer.step()
+            maker.zero_grad()
+            norms.append(torch.tensor(own).norm().item())
+            recorder.end_step()
+    run = load_run(tmp_path / "run")
+    assert run.steps["grad_l2_pre_clip"] == pytest.approx(norms, rel=1e-5)
+    assert run.manifest.loop == {}

@@ -46,6 +46,33 @@ class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
         return torch.optim.SGD(self.parameters(), 0.02)
 
 
+class Pair(pl.LightningModule):  # type: ignore[misc, name-defined]
+    """Two optimizers by hand: the second one meets a NaN at step 5, when the first has stepped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.automatic_optimization = False
+        self.maker, self.critic = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.norms: list[float] = []
+
+    def training_step(self, batch: Any, index: int) -> None:
+        inputs, own = batch[0], []
+        real = inputs * torch.nan if len(self.norms) == 5 else inputs
+        for optimizer, seen in zip(self.optimizers(), (self.maker(inputs), real), strict=True):
+            self.toggle_optimizer(optimizer)
+            self.manual_backward(nn.functional.softplus(self.critic(seen)).mean())
+            held = [p.grad for group in optimizer.param_groups for p in group["params"]]
+            own += [float(grad.norm()) for grad in held]
+            optimizer.step()
+            optimizer.zero_grad()
+            self.untoggle_optimizer(optimizer)
+        self.norms.append(float(np.linalg.norm(own)))
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), 0.02) for part in (self.maker, self.critic)]
+
+
 def loader() -> Any:
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, 8, generator=draw)
@@ -53,7 +80,9 @@ def loader() -> Any:
     return torch.utils.data.DataLoader(data, BATCH)
 
 
-def fit(tmp_path: Path, module: Module, *, resume: str | None = None, **settings: Any) -> Any:
+def fit(
+    tmp_path: Path, module: Module | Pair, *, resume: str | None = None, **settings: Any
+) -> Any:
     """The run that a Trainer with the callback left."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
@@ -63,7 +92,7 @@ def fit(tmp_path: Path, module: Module, *, resume: str | None = None, **settings
     trainer = pl.Trainer(
         max_epochs=2,
         accelerator="cpu",
-        gradient_clip_val=0.5,
+        gradient_clip_val=0.5 if module.automatic_optimization else None,
         callbacks=[ForensicsCallback(tmp_path / "run"), saving],
         logger=False,
         enable_progress_bar=False,
@@ -108,6 +137,16 @@ def test_a_nan_is_dated(tmp_path: Path) -> None:
     diagnosis = fit(tmp_path, Module(nan_at=11)).diagnose()
     root = diagnosis.findings[diagnosis.verdict.root]
     assert (root.rule, root.first_step) == ("nonfinite-loss", 11)
+
+
+def test_by_hand_the_gradients_of_each_optimizer_are_measured(tmp_path: Path) -> None:
+    module = Pair()
+    run = fit(tmp_path, module)
+    assert run.steps["grad_l2_pre_clip"] == pytest.approx(module.norms, nan_ok=True)
+    assert run.manifest.loop == {}
+    diagnosis = run.diagnose()
+    root = diagnosis.findings[diagnosis.verdict.root]
+    assert (root.rule, root.first_step) == ("nonfinite-loss", 5)
 
 
 def test_an_exception_ends_the_run(tmp_path: Path) -> None:

@@ -40,6 +40,18 @@ def test_a_bad_sample_is_found_with_its_operator_and_nothing_is_written(
     assert contents(tmp_path / "states") == before
 
 
+def test_a_trial_that_ends_midway_leaves_nothing_frozen(tmp_path: Path, prepare: Prepare) -> None:
+    prepare(ZERO=14)
+    trainer, *given = trained.make_pair()
+    trainer.fit(*given)
+    result = bisected(tmp_path / "run", "make_pair", what_if=True, further_steps=2)
+    assert (result.first_bad_step, result.samples, result.tolerance) == (3, (2,), 0.0)
+    assert result.persistence is Persistence.TRANSIENT
+    outcomes = {trial.change: trial.finite for trial in result.what_if}
+    assert outcomes["fp64"] is None  # what it draws by itself is fp32: the step raises
+    assert outcomes["without the guilty samples"] is True
+
+
 def test_with_accumulation_the_sample_is_counted_over_the_micro_batches(
     tmp_path: Path, prepare: Prepare
 ) -> None:

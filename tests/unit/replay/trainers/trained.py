@@ -151,3 +151,42 @@ def make_lightning() -> Any:
 def make_nothing() -> str:
     """What no contract knows."""
     return "trained"
+
+
+def make_pair() -> Any:
+    """Lightning by hand: two optimizers, of which each freezes what the other one trains."""
+    import lightning.pytorch as pl
+
+    from forensics.record.trainers.lightning import ForensicsCallback
+
+    class Pair(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.maker, self.critic = nn.Linear(4, 8), nn.Linear(8, 1)
+
+        def training_step(self, batch: Any, index: int) -> None:
+            made = self.maker(torch.randn(4, 4))
+            seen = (made, batch[0].square().mean(1, keepdim=True).log() + batch[0])
+            for optimizer, features in zip(self.optimizers(), seen, strict=True):
+                self.toggle_optimizer(optimizer)
+                self.manual_backward(nn.functional.softplus(self.critic(features)).mean())
+                optimizer.step()
+                optimizer.zero_grad()
+                self.untoggle_optimizer(optimizer)
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.AdamW(part.parameters()) for part in (self.maker, self.critic)]
+
+    pl.seed_everything(0, verbose=False)
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        callbacks=[ForensicsCallback(home() / "run")],
+        logger=False,
+        default_root_dir=home(),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    data = torch.utils.data.TensorDataset(*rows())
+    return trainer, Pair(), torch.utils.data.DataLoader(data, 4)
