@@ -14,16 +14,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 
-from forensics.record.ranks.world import World
+from forensics.record.local_part import is_distributed
+from forensics.record.ranks.world import World, current_world
 
 PATIENCE_S = 120.0
 """Seconds that ranks may come apart: the model was sharded by all of them a moment before."""
 
 _made: Counter[str] = Counter()
-"""How many recorders this process has made of a run directory."""
+"""How many recorders this process has made of a run directory, or left to rank 0."""
+
+_NONE = b"none"
+"""The word of a rank that makes no recorder."""
 
 
 def disagreement(world: World, run_dir: Path, plan: Sequence[Any]) -> str:
@@ -34,12 +38,10 @@ def disagreement(world: World, run_dir: Path, plan: Sequence[Any]) -> str:
         run_dir: of the run, alike on all ranks.
         plan: all that decides when this rank adds up what.
     """
-    store: Any = getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
+    store = _store()
     if store is None:
         return ""
-    place = str(run_dir.resolve())
-    key = f"forensics/{_digest(place)}/{_made[place]}"
-    _made[place] += 1
+    key = _next_key(run_dir)
     store.set(f"{key}/{world.rank}", _digest(repr(list(plan))))
     if world.leads:
         _judge(store, key, world)
@@ -49,6 +51,21 @@ def disagreement(world: World, run_dir: Path, plan: Sequence[Any]) -> str:
         store.compare_set(f"{key}/verdict", "", "rank 0 has made no Recorder")
     verdict = store.get(f"{key}/verdict").decode()
     return "" if verdict == "alike" else str(verdict)
+
+
+def leave_to_rank_zero(run_dir: Path, model: nn.Module) -> None:
+    """This rank makes no recorder of the run: where rank 0 would wait for one, it says so.
+
+    Args:
+        run_dir: of the run, alike on all ranks.
+        model: that is trained; only a sharded one makes rank 0 wait.
+    """
+    world = current_world()
+    if world.size == 1 or not any(map(is_distributed, model.parameters())):
+        return
+    store = _store()
+    if store is not None:
+        store.set(f"{_next_key(run_dir)}/{world.rank}", _NONE.decode())
 
 
 def plan_of(parameters: Sequence[tuple[str, Tensor]]) -> list[Any]:
@@ -65,10 +82,26 @@ def _judge(store: Any, key: str, world: World) -> None:
         except RuntimeError:
             verdict = f"rank {rank} has made no Recorder of this run"
             break
-        if store.get(f"{key}/{rank}") != own:
+        if (word := store.get(f"{key}/{rank}")) == _NONE:
+            verdict = f"rank {rank} makes no Recorder under this trainer"
+            break
+        if word != own:
             verdict = f"the Recorder of rank {rank} has other parameters or options than rank 0's"
             break
     store.compare_set(f"{key}/verdict", "", verdict)
+
+
+def _store() -> Any:
+    """Where the ranks met; None where this torch does not say."""
+    return getattr(dist.distributed_c10d, "_get_default_store", lambda: None)()
+
+
+def _next_key(run_dir: Path) -> str:
+    """Under which the ranks leave word of this recorder; counted alike on all of them."""
+    place = str(run_dir.resolve())
+    key = f"forensics/{_digest(place)}/{_made[place]}"
+    _made[place] += 1
+    return key
 
 
 def _digest(text: str) -> str:

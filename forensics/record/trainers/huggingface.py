@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from forensics.record.provenance import describe_run, package_version
+from forensics.record.ranks.agreement import leave_to_rank_zero
 from forensics.record.trainers.accelerate import AcceleratedRecorder, precision_of
 from forensics.runlog.manifest import Manifest
 
@@ -52,6 +53,7 @@ class ForensicsCallback(TrainerCallback):
     ) -> None:
         """Open the run as soon as the Trainer's accelerator is first used."""
         if not state.is_world_process_zero:
+            leave_to_rank_zero(self._run_dir(args), model)
             return
 
         def opened(accelerator: Any) -> None:
@@ -98,12 +100,15 @@ class ForensicsCallback(TrainerCallback):
             self.recorder.close()
             self.recorder = None
 
+    def _run_dir(self, args: TrainingArguments) -> Path:
+        return Path(self.run_dir or Path(args.output_dir) / "forensics")
+
     def _open(
         self, accelerator: Any, args: Any, state: Any, model: Any, optimizer: Any
     ) -> AcceleratedRecorder:
         max_norm = args.max_grad_norm or None
         return AcceleratedRecorder(
-            self.run_dir or Path(args.output_dir) / "forensics",
+            self._run_dir(args),
             accelerator,
             model,
             optimizer,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
+from forensics.record.ranks.agreement import leave_to_rank_zero
 from forensics.record.recorder import Recorder
 from forensics.record.trainers.exits import close_after, close_at_exit
 from forensics.runlog.manifest import Manifest
@@ -66,13 +67,17 @@ class ForensicsCallback(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the run."""
-        if not trainer.is_global_zero or not trainer.optimizers:
+        if not trainer.optimizers:
+            return
+        run_dir = self._run_dir(trainer)
+        if not trainer.is_global_zero:
+            leave_to_rank_zero(run_dir, pl_module)
             return
         optimizers = list(trainer.optimizers)
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self._noted = self._states(trainer)
         self.recorder = Recorder(
-            self.run_dir or Path(trainer.log_dir or trainer.default_root_dir) / "forensics",
+            run_dir,
             pl_module,
             optimizers,
             scaler=scaler,
@@ -128,6 +133,12 @@ class ForensicsCallback(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Close the run, and say what ended it."""
         self._close(trainer, exception)
+
+    def _run_dir(self, trainer: Any) -> Path:
+        """Ask on every rank: Lightning broadcasts its ``log_dir``, and waits until all have."""
+        if self.run_dir:
+            return Path(self.run_dir)
+        return Path(trainer.log_dir or trainer.default_root_dir) / "forensics"
 
     def _close(self, trainer: Any, error: BaseException | None) -> None:
         if self.recorder is not None:
