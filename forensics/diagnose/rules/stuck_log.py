@@ -14,7 +14,8 @@ Evidence
 
 Silent when
     Numbers are printed with 4 digits or fewer, are 0, or have crept up or fallen to a limit (a fit
-    that has converged to the last bit), or the learning rate is 0, which has a rule of its own.
+    that has converged to the last bit; LBFGS comes there within a few steps, without creeping, and
+    takes none after it), or the learning rate is 0, which has a rule of its own.
 """
 
 from __future__ import annotations
@@ -93,7 +94,15 @@ def _at_the_bottom(signals: Signals, first: IntArray, limits: Thresholds) -> Boo
     start = np.abs(signals.finite_loss.values[:1])
     steep = np.nanmax(np.where(np.isfinite(signals.norm), signals.norm, np.nan))
     low = np.abs(signals.loss[first]) <= limits.fallen * start
+    if _by_lbfgs(signals):  # whatever the data leave of the loss
+        low = np.ones_like(low)
     return np.asarray(low & (signals.norm[first] <= limits.fallen**0.5 * steep), dtype=bool)
+
+
+def _by_lbfgs(signals: Signals) -> bool:
+    """Was it trained by LBFGS, which returns at once where its tolerances are met?"""
+    manifest = signals.run.manifest
+    return manifest is not None and str(manifest.optimizer.get("name", "")).lower() == "lbfgs"
 
 
 def _finding(signals: Signals, first: int, last: int, rows: int) -> Finding:

@@ -3,6 +3,7 @@ import pytest
 
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.rules.stuck_log import stuck_log
+from forensics.runlog.manifest import Manifest
 from tests.unit.diagnose.healthy import Columns, found, healthy_columns
 
 
@@ -63,3 +64,12 @@ def test_silent_where_a_fit_fell_to_the_last_bit_and_not_where_it_stopped_halfwa
     assert not found(stuck_log, columns)
     columns["grad_l2_pre_clip"] = columns["grad_l2_pre_clip"][0] * np.maximum(fall, 0.5)
     assert found(stuck_log, columns)
+
+
+def test_silent_where_lbfgs_has_converged_and_not_where_it_has_not() -> None:
+    columns = stuck(30, 2, 28)
+    columns["grad_l2_pre_clip"][1:] = 1e-5 * columns["grad_l2_pre_clip"][0]
+    assert found(stuck_log, columns)
+    lbfgs = Manifest(optimizer={"name": "lbfgs"})
+    assert not found(stuck_log, columns, lbfgs)
+    assert found(stuck_log, stuck(30, 2, 28), lbfgs)

@@ -166,11 +166,11 @@ def make_pair() -> Any:
             self.maker, self.critic = nn.Linear(4, 8), nn.Linear(8, 1)
 
         def training_step(self, batch: Any, index: int) -> None:
-            made = self.maker(torch.randn(4, 4))
-            seen = (made, batch[0].square().mean(1, keepdim=True).log() + batch[0])
-            for optimizer, features in zip(self.optimizers(), seen, strict=True):
+            loud = batch[0].square().mean(1, keepdim=True).log() + batch[0]
+            for optimizer, real in zip(self.optimizers(), (None, loud), strict=True):
                 self.toggle_optimizer(optimizer)
-                self.manual_backward(nn.functional.softplus(self.critic(features)).mean())
+                seen = self.maker(torch.randn(4, 4)) if real is None else real
+                self.manual_backward(nn.functional.softplus(self.critic(seen)).mean())
                 optimizer.step()
                 optimizer.zero_grad()
                 self.untoggle_optimizer(optimizer)
