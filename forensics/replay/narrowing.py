@@ -237,6 +237,8 @@ def _root_finding(diagnosis: Diagnosis, first: int | None, last: int | None) -> 
     if index is None:
         return None
     root = diagnosis.findings[index]
+    if root.rule == "broken-log":
+        return None  # damage to the log says nothing of the training, which a replay can look into
     early = first is not None and root.last_step < first
     late = last is not None and root.first_step > last
     return None if early or late else root

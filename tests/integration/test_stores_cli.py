@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forensics.cli import main
-from tests.unit.runlog.stores.runs import write_run
+from tests.unit.runlog.stores.runs import twins, write_run
 from tests.unit.runlog.stores.s3_server import S3, reached_alone
 
 NEXT = r"[\s\\]*forensics[\s\\]+(bisect|params)[\s\\]+\S+inf-gradient([\s\\]+--step 5)?"
@@ -29,12 +29,11 @@ def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3]:
 
 
 @pytest.fixture
-def twin(s3: S3, tmp_path: Path) -> tuple[str, str]:
+def twin(s3: S3) -> tuple[str, str]:
     """A sample run here, and there under a URI as long as its path, so that lines break alike."""
-    local = shutil.copytree(SAMPLES / "inf-gradient", tmp_path / "inf-gradient")
-    filler = "r" * (len(str(local)) - len("s3://bucket//inf-gradient"))
-    s3.upload(local, "bucket", f"{filler}/inf-gradient")
-    return str(local), f"s3://bucket/{filler}/inf-gradient"
+    local, uri = twins("s3", "inf-gradient")
+    s3.upload(shutil.copytree(SAMPLES / "inf-gradient", local), "bucket", "inf-gradient")
+    return str(local), uri
 
 
 @pytest.mark.parametrize(

@@ -28,3 +28,9 @@ def write_run(directory: Path, *, bad_from: int = 1000, rows: int = ROWS, names:
     (checkpoints / "step-00000040.pt").write_bytes(b"PK\x03\x04" + bytes(3_000_000))
     (checkpoints / "step-00000040.health.json").write_text('{"healthy": true}')
     return directory
+
+
+def twins(scheme: str, name: str) -> tuple[Path, str]:
+    """A path below the current folder and a URI as long and as short, so that lines break alike."""
+    bucket = f"{scheme}://bucket"
+    return Path("r" * len(bucket)) / name, f"{bucket}/{name}"

@@ -13,18 +13,10 @@ import forensics
 from forensics.errors import InputError, MissingExtraError, StoreError
 from forensics.runlog.run import load_joined, load_run
 from forensics.runlog.stores.mirror import mirror_of
-from tests.unit.runlog.stores.runs import ROWS, write_run
+from tests.unit.runlog.stores.runs import ROWS, twins, write_run
 from tests.unit.runlog.stores.s3_server import S3
 
 SAMPLE = Path(__file__).parents[4] / "sample_runs" / "healthy-resumed"
-
-
-def twin_of(local: Path, scheme: str) -> str:
-    """A URI as long as the path, so that lines break alike."""
-    uri = f"{scheme}://bucket/"
-    filler = "r" * (len(str(local)) - len(uri) - len(local.name) - 1)
-    assert filler
-    return f"{uri}{filler}/{local.name}"
 
 
 def text_of(path: str) -> str:
@@ -32,10 +24,12 @@ def text_of(path: str) -> str:
 
 
 @pytest.mark.parametrize("part", ["", "/", "/steps.csv", "/run.json"])
-def test_the_report_is_that_of_the_local_run(s3: S3, tmp_path: Path, part: str) -> None:
-    local = shutil.copytree(SAMPLE, tmp_path / "healthy-resumed")
-    uri = twin_of(local, "s3")
-    s3.upload(local, "bucket", uri.removeprefix("s3://bucket/"))
+def test_the_report_is_that_of_the_local_run(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    local, uri = twins("s3", "healthy-resumed")
+    s3.upload(shutil.copytree(SAMPLE, local), "bucket", "healthy-resumed")
     assert text_of(uri + part).replace(uri, str(local)) == text_of(str(local) + part)
 
 
@@ -180,11 +174,12 @@ def test_the_folder_goes_with_the_run(s3: S3) -> None:
     assert not place.parent.exists()
 
 
-def test_a_run_in_memory_is_read_by_fsspec(tmp_path: Path) -> None:
+def test_a_run_in_memory_is_read_by_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
-    local = write_run(tmp_path / "x", bad_from=40)
-    uri = twin_of(local, "memory")
+    monkeypatch.chdir(tmp_path)
+    local, uri = twins("memory", "x")
+    write_run(local, bad_from=40)
     files.put(str(local), uri.removeprefix("memory:/"), recursive=True)
     try:
         here, there = text_of(str(local)), text_of(uri).replace(uri, str(local))
