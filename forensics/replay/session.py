@@ -30,7 +30,12 @@ from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, pu
 from forensics.replay.rerun.rank_shares import RankShares, streams_of
 from forensics.replay.rerun.rebuild import Rebuilt, Say
 from forensics.replay.rerun.replayed_step import ReplayedStep, bad_in_row
-from forensics.replay.rerun.row_comparison import RecordedRows, compare_rows, tolerance_between
+from forensics.replay.rerun.row_comparison import (
+    RecordedRows,
+    compare_rows,
+    tolerance_between,
+    whatever_the_loop_did,
+)
 from forensics.replay.rerun.state_labels import label_of
 from forensics.replay.saved_states.adopted_state import adopted_state
 from forensics.replay.saved_states.finder import state_root
@@ -287,6 +292,8 @@ class Session:
         recorded = recorded or self._rows.row(replayed.step)
         if recorded is None or replayed.log is None:
             return None
+        if not self.manifest.recipe and not self.own_loop:
+            recorded = whatever_the_loop_did(recorded)
         return compare_rows(recorded, replayed.log, replayed.digest, self.tolerance)
 
     def close(self) -> None:
