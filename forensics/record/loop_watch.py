@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from forensics.record import loop_notes
 from forensics.record.clipping import GradNorms, first_non_finite_grad, grad_norms
+from forensics.record.given_loss import given_loss
 from forensics.record.local_part import local_part
 from forensics.record.loop_entries import (
     Entry,
@@ -171,6 +172,7 @@ class LoopWatch:
             optimizers: whose gradients; by default those that have not been applied yet.
         """
         self.arrival.settle()
+        loss = given_loss(loss, self._shield)
         seen, turn = self._seen, self._turn(optimizers)
         owners, found = self._scalers.found_infs(self.optimizers)
         scales = self._scalers.scales()
@@ -201,7 +203,7 @@ class LoopWatch:
             The row. Where ``waiting``, it still lacks the norm after the clip, and ``late`` holds
             all of it after the next ``gradients``.
         """
-        seen = self._seen
+        seen, loss = self._seen, given_loss(loss, self._shield)
         after: list[float] | None = None
         try:
             self.resolve()  # no gradients() came between

@@ -57,6 +57,8 @@ def ending_of(error: BaseException, step: int) -> Ended:
     """
     if isinstance(error, KeyboardInterrupt):
         return Ended("interrupted", step)
+    if isinstance(error, SystemExit) and not error.code:
+        return Ended("finished", step - 1 if step else None)  # sys.exit(): it meant to stop here
     if isinstance(error, RecordingStoppedError):
         return Ended("alarm", step - 1, error.what)
     if isinstance(error, TrainingRaisedError):

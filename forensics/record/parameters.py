@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from forensics.errors import UsageError
 from forensics.record.local_part import is_distributed
 from forensics.record.plain_names import named_parameters
 from forensics.runlog.manifest import ParameterInfo
@@ -21,7 +23,18 @@ def tracked_parameters(
 
     One that the model does not own comes last, as ``optimizers.I.J`` (its place in optimizer I).
     Ask again where ``held_by`` has changed: groups may be added later.
+
+    Raises:
+        UsageError: one is no torch optimizer, they hold nothing, or what no forward has shaped yet.
     """
+    optimizers = list(optimizers)
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise UsageError(
+                f"a {type(optimizer).__name__} is no torch.optim.Optimizer, as is needed",
+                where="optimizers",
+                hint="pass the torch optimizer that is inside it",
+            )
     held: dict[int, tuple[str, Tensor]] = {}
     for i, optimizer in enumerate(optimizers):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -29,7 +42,17 @@ def tracked_parameters(
             held.setdefault(id(parameter), (f"optimizers.{i}.{j}", parameter))
     owned = [(name, p) for name, p in named_parameters(model) if id(p) in held]
     ids = {id(p) for _, p in owned}
-    return [*owned, *(pair for key, pair in held.items() if key not in ids)]
+    tracked = [*owned, *(pair for key, pair in held.items() if key not in ids)]
+    if not tracked:
+        raise UsageError("hold no parameter", where="optimizers", hint="pass those that train")
+    for name, parameter in tracked:
+        if is_lazy(parameter):
+            raise UsageError(
+                "has no shape yet",
+                where=f"parameter {name}",
+                hint="run one forward pass before the recorder is made",
+            )
+    return tracked
 
 
 def held_by(optimizers: Iterable[Optimizer]) -> list[int]:

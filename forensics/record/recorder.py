@@ -119,10 +119,10 @@ class Recorder:
         extra: Mapping[str, Any] | None = None,
         resume: bool = False,
     ) -> None:
-        self.run_dir = Path(run_dir)
+        self.run_dir = Path(run_dir).absolute()  # the loop may change its folder
         world = current_world()
         wrapped, model = model, unwrapped(model)
-        trained = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+        trained: list[Any] = [optimizers] if hasattr(optimizers, "step") else list(optimizers)
         parameters = tracked_parameters(model, trained)
         policy = KeepPolicy.parse(keep)
         scalers = as_scalers(scaler)

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 
+from forensics.errors import UsageError
 from forensics.record import loop_watch, readback
 from forensics.record.recorder import Recorder
 from forensics.runlog.manifest import read_manifest
@@ -115,10 +116,95 @@ def test_odd_calls_are_no_error(tmp_path):
         recorder.saved(object())
         loop.step()
     steps = read_steps(loop.path / "steps.csv")
-    assert steps.step.tolist() == [0, 2]
-    assert not steps.present("loss")[0]
+    assert steps.step.tolist() == [0, 1, 2]
+    assert steps.present("loss").tolist() == [False, False, True]
     assert not steps.present("grad_l2_pre_clip")[0]
     assert len(read_manifest(loop.path).missing) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (torch.ones(3), "its shape is (3,), not that of one number: give the mean"),
+        (torch.ones((), dtype=torch.complex64), "it is complex: give its real part"),
+        ([1.0, 2.0], "not 'list'"),
+        (10**400, "int too large"),
+    ],
+)
+def test_a_loss_that_is_no_number_costs_its_cell_alone(given, why, tmp_path):
+    loop, twin = Loop(tmp_path / "run"), Loop(tmp_path / "twin")
+    with loop.recorder as recorder, twin.recorder:
+        for i in range(3):
+            loss = loss_of(loop.model, i)
+            loop.optimizer.zero_grad()
+            loss.backward()
+            norm = recorder.gradients(given if i == 1 else loss)
+            torch.nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)
+            loop.optimizer.step()
+            recorder.end_step()
+            assert norm == twin.step(i)
+    ours, theirs = (read_steps(one.path / "steps.csv") for one in (loop, twin))
+    assert ours.present("loss").tolist() == [True, False, True]
+    norms = [table["grad_l2_pre_clip"].tolist() for table in (ours, theirs)]
+    assert norms[0] == norms[1]
+    (line,) = loop.said
+    assert line.startswith("step 1: the loss failed (")
+    assert why in line
+    assert read_manifest(loop.path).loop == {}  # the order of the calls was right
+
+
+@pytest.mark.parametrize(("code", "how"), [(None, "finished"), (0, "finished"), (3, "exception")])
+def test_a_loop_that_leaves_by_sys_exit_has_raised_only_where_it_says_so(code, how, tmp_path):
+    loop = Loop(tmp_path / "run")
+    loop.step(0)
+    loop.step(1)
+    with pytest.raises(SystemExit), loop.recorder:
+        raise SystemExit(code)
+    ended = read_manifest(loop.path).ended
+    assert (ended.how, ended.step) == (how, 1 if how == "finished" else 2)
+
+
+def test_a_loop_that_changes_its_folder_goes_on_recording_where_it_began(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loop = Loop("run", checkpoint_every=1, snapshot_every=1)
+    with loop.recorder:
+        loop.step(0)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        loop.step(1)
+        loop.recorder.saved("own.pt")
+    manifest = read_manifest(tmp_path / "run")
+    assert (loop.said, manifest.missing) == ([], ())
+    assert manifest.ended.how == "finished"
+    assert manifest.states[0].path == "../elsewhere/own.pt"
+    assert (tmp_path / "run/checkpoints/step-00000002.pt").exists()
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert not (tmp_path / "run/run.lock").exists()
+
+
+class Foreign:
+    """Steps as an optimizer does, and is none."""
+
+    def __init__(self, inner):
+        self.param_groups, self.step = inner.param_groups, inner.step
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizers", "line"),
+    [
+        (net(), lambda model: [], "optimizers: hold no parameter"),
+        (net(), lambda model: Foreign(sgd(model)), "a Foreign is no torch.optim.Optimizer"),
+        (net(), lambda model: model.parameters(), "a Parameter is no torch.optim.Optimizer"),
+        (torch.nn.LazyLinear(2), sgd, "parameter weight: has no shape yet; run one forward"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_the_first_step(
+    model, optimizers, line, tmp_path
+):
+    with pytest.raises(UsageError) as refused:
+        Recorder(tmp_path / "run", model, optimizers(model))
+    assert line in refused.value.line()
+    assert not (tmp_path / "run").exists()
 
 
 class TestBlockingReads:
