@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import ClassVar
 
@@ -34,6 +35,19 @@ def _shortened(place: str) -> str:
     return f"{place[:half]}…{place[-half:]} ({len(place):,} characters)"
 
 
+_PASSWORD = r"(?<=://)[^/@\s:]*:[^/@\s]*@"
+_SIGNATURE = (
+    r"(?i)([?&](?:[\w.-]*(?:signature|credential|token|secret|password|key)|sig)=)[^&\s]*[^&\s:;,.]"
+)
+
+
+def without_secrets(text: str) -> str:
+    """Leaves out of URIs a user with password, and what signs a query: messages end up in logs."""
+    if "://" not in text:
+        return text
+    return re.sub(_SIGNATURE, r"\1…", re.sub(_PASSWORD, "…@", text))
+
+
 class ForensicsError(Exception):
     """A problem that is the user's to solve, told in one line and never as a traceback.
 
@@ -56,7 +70,7 @@ class ForensicsError(Exception):
         head = f"{_shortened(self.where)}: {self.what}" if self.where else self.what
         # What another library says of itself may end as a sentence does.
         text = f"{head.removesuffix('.')}; {self.hint}" if self.hint else head
-        return " ".join(text.split())
+        return without_secrets(" ".join(text.split()))
 
 
 class InputError(ForensicsError):

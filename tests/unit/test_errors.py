@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from forensics.errors import InputError
+import pytest
+
+from forensics.errors import ForensicsError, InputError
 
 
 def test_a_message_says_where_what_and_what_to_do() -> None:
@@ -25,3 +27,21 @@ def test_a_place_of_any_length_leaves_the_reason_whole() -> None:
 def test_a_message_that_ends_as_a_sentence_goes_on_to_the_hint() -> None:
     line = InputError("Target 5 is out of bounds.", where="step 77", hint="look").line()
     assert line == "step 77: Target 5 is out of bounds; look"
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("http://me:hunter2@host/x.log", "http://…@host/x.log"),
+        ("s3://AKIA1:hunter2@bucket/x", "s3://…@bucket/x"),
+        ("https://h/x?a=1&X-Amz-Signature=hunter2&b=2", "https://h/x?a=1&X-Amz-Signature=…&b=2"),
+        ("https://h/x?sig=hunter2", "https://h/x?sig=…"),
+        ("s3://b/x?region=eu-west-1", "s3://b/x?region=eu-west-1"),
+        ("s3://b/mail@host:80/x", "s3://b/mail@host:80/x"),
+        ("runs/a:b@c?key=d", "runs/a:b@c?key=d"),
+    ],
+)
+def test_a_message_tells_the_place_without_its_secrets(place: str, told: str) -> None:
+    error = ForensicsError("cannot be reached", where=place, hint=f"try {place}")
+    assert error.line() == f"{told}: cannot be reached; try {told}"
+    assert str(error) == error.line()

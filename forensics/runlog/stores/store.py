@@ -21,6 +21,7 @@ from forensics.runlog.stores.traffic import TRAFFIC
 from forensics.runlog.stores.uri import Uri
 
 _CONNECT_S, _ANSWER_S = 10, 60
+_WITH_BUCKETS = ("s3", "gs", "gcs")
 _TRIES = 3
 """How often S3 is asked before it is given up; the default of ten takes minutes."""
 _REFUSED = re.compile(
@@ -134,6 +135,9 @@ def open_store(uri: Uri) -> tuple[Store, str]:
         StoreError: it cannot be opened.
         MissingExtraError: fsspec is needed and not installed, or what it needs for this scheme.
     """
+    if uri.scheme in _WITH_BUCKETS and not uri.chained and not uri.key.split("/", 1)[0]:
+        hint = f"write {uri.scheme}://bucket/path"  # Google would be asked for minutes
+        raise StoreError("names no bucket", where=uri.text, hint=hint)
     try:
         if uri.scheme == "s3" and not uri.chained:
             return Store(_s3_of(uri), "s3"), uri.key

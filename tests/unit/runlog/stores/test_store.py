@@ -6,9 +6,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pyarrow import fs
 
 from forensics.errors import MissingExtraError
-from forensics.runlog.stores.store import as_store_error, open_store
+from forensics.runlog.stores.store import StoreError, as_store_error, open_store
 from forensics.runlog.stores.uri import Uri
 from tests.unit.runlog.stores.s3_server import S3
 
@@ -95,3 +96,14 @@ def test_a_chain_of_fsspec_reads_a_file_in_an_archive(tmp_path: Path) -> None:
     assert run.named() == uri
     folder = f"zip://::file://{tmp_path}/logs.zip"
     assert load_run(folder).named() == folder
+
+
+@pytest.mark.parametrize("text", ["gs://", "gs:///x", "s3://", "S3:///x/y", "gcs://"])
+def test_no_bucket_is_asked_for_where_none_is_named(text, monkeypatch):
+    monkeypatch.setattr(fs, "GcsFileSystem", lambda **_: pytest.fail("Google is asked"))
+    monkeypatch.setattr(fs, "S3FileSystem", lambda **_: pytest.fail("Amazon is asked"))
+    with pytest.raises(StoreError) as refused:
+        open_store(Uri.parsed(text))
+    scheme = text.partition(":")[0].lower()
+    assert "names no bucket" in refused.value.line()
+    assert refused.value.line().endswith(f"write {scheme}://bucket/path")
