@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from forensics.errors import InputError
 from forensics.record.disk_guard import DiskGuard
@@ -217,8 +218,16 @@ def list_checkpoints(directory: Path) -> tuple[CheckpointInfo, ...]:
     return checkpoints_in(directory) if directory.is_dir() else ()
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A saved state, on the CPU, that of several ranks as a whole; nothing in it can run code.
+def load_checkpoint(
+    path: Path, parameters: Mapping[str, Tensor] | None = None, *, rank: int = 0
+) -> dict[str, Any]:
+    """A saved state, on the CPU; nothing in it can run code.
+
+    Args:
+        path: its file, or the folder of several ranks.
+        parameters: of the model here, by name: a folder's tensors are spread as they are. Without
+            them every tensor is whole.
+        rank: whose own parts are taken from a folder.
 
     Raises:
         InputError: it cannot be read, or holds more than tensors and plain values.
@@ -226,7 +235,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if path.is_dir():
         from forensics.record.ranks.sharded_state import unpacked
 
-        return unpacked(path)
+        return unpacked(path, parameters, rank=rank)
     try:
         state = load_saved(path)
     except InputError as error:

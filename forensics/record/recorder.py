@@ -18,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from forensics.errors import UsageError
+from forensics.record.checkpoints import load_checkpoint
 from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.loop_notes import LoopNotes
@@ -38,7 +39,6 @@ from forensics.record.plain_names import named_parameters
 from forensics.record.provenance import describe_run
 from forensics.record.ranks.following import FollowingKeeper
 from forensics.record.ranks.sharded_checkpoints import checkpoints_of
-from forensics.record.ranks.sharded_state import load_state
 from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.rng import restore_rng
 from forensics.record.run_columns import columns_of as columns_of
@@ -142,7 +142,9 @@ class Recorder:
                 resume=resume,
                 leads=world.leads,
                 say=self._tell,
-                load=partial(load_state, parameters=dict(named_parameters(model)), rank=world.rank),
+                load=partial(
+                    load_checkpoint, parameters=dict(named_parameters(model)), rank=world.rank
+                ),
             )
         known, first_step, self._lock = opened.manifest, opened.first_step, opened.lock
         self.guard = DiskGuard(self._lost)

@@ -35,7 +35,6 @@ def test_the_example_leaves_a_run_whose_bad_rank_is_named(script: str, tmp_path:
     assert (root.rule, root.subject, root.first_step) == ("rank-divergence", "rank 1", 30)
     assert done.stdout.splitlines()[-1] == diagnosis.verdict.summary
 
-
     states = [info.step for info in run.checkpoints if info.healthy]
     assert states == ([20, 30, 40] if script == "fsdp.py" else [])
 

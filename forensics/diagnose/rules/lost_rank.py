@@ -20,6 +20,7 @@ Silent when
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -61,6 +62,11 @@ def lost_rank(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     ended = manifest.ended if manifest is not None else None
     if len(marks) < 2 or (ended is not None and ended.how in _ENDED_WELL):
         return
+    if ended is not None:  # a launcher may kill rank 0 between run.json and its own mark
+        marks = [
+            replace(m, ended=ended.how, message=ended.message) if not (m.rank or m.ended) else m
+            for m in marks
+        ]
     behind = min(marks, key=lambda mark: mark.place)
     waiting = [m for m in marks if m.stage is Stage.REDUCTION and m.place > behind.place]
     if not waiting:

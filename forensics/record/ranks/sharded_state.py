@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from forensics.errors import InputError
-from forensics.record.checkpoints import load_checkpoint
 from forensics.record.local_part import is_distributed
 from forensics.record.rng import rng_state
 from forensics.record.saved_file import load_plain
@@ -98,17 +97,6 @@ def unpacked(
     if parameters is None:
         state["ranks"] = {"rng": [_from_bytes(read[other], folder)["rng"] for other in keys]}
     return dict(state)
-
-
-def load_state(path: Path, parameters: Mapping[str, Tensor], rank: int) -> dict[str, Any]:
-    """A saved state of either kind, a folder's spread as the parameters are.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    if path.is_dir():
-        return unpacked(path, parameters, rank=rank)
-    return load_checkpoint(path)
 
 
 def rank_key(rank: int) -> str:

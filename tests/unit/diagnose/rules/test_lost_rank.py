@@ -64,6 +64,23 @@ def test_fires_on_the_rank_that_was_killed_while_the_others_raise() -> None:
     assert "2 other ranks waited" in finding.message
 
 
+def test_rank_zero_raised_though_it_was_killed_before_its_mark_says_so() -> None:
+    (finding,) = found(
+        mark(0, 50, Stage.REDUCTION),
+        mark(1, 49, Stage.REDUCED),
+        ended=Ended("exception", 50, CLOSED),
+    )
+    assert finding.severity is Severity.ERROR
+    assert finding.subject == "rank 1"
+    assert "rank 1 fell silent" in finding.message
+    (finding,) = found(
+        mark(0, 50, Stage.OWN),
+        mark(1, 50, Stage.REDUCTION, ended="exception", message=CLOSED),
+        ended=Ended("exception", 50, "ValueError: bad data"),
+    )
+    assert finding.message.startswith("rank 0 raised at step 50: ValueError: bad data")
+
+
 @pytest.mark.parametrize(
     ("waited", "severity"), [(61, Severity.WARNING), (299, Severity.WARNING), (301, Severity.ERROR)]
 )
