@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
+from forensics.record.local_part import is_distributed
 from forensics.record.tensor_norms import combine, measure
 
 CLIP_EPSILON = 1e-6
@@ -151,3 +153,16 @@ def _as_norms(grads: GradNorms | Iterable[Tensor]) -> GradNorms:
         return grads
     parameters = [grads] if isinstance(grads, Tensor) else grads
     return grad_norms((str(i), parameter) for i, parameter in enumerate(parameters))
+
+
+def torchs_norm(optimizers: Optimizer | Iterable[Optimizer]) -> float:
+    """The global norm of what optimizers hold, as torch takes it, where measuring failed.
+
+    NaN where gradients are sharded: torch would wait for ranks that may have measured theirs.
+    """
+    chosen = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
+    groups = [group for optimizer in chosen for group in optimizer.param_groups]
+    grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+    if any(map(is_distributed, grads)):
+        return math.nan
+    return float(torch.nn.utils.get_total_norm(grads))

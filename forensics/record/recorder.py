@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from forensics.errors import UsageError
 from forensics.record.checkpoints import load_checkpoint
-from forensics.record.clipping import GradNorms
+from forensics.record.clipping import GradNorms, torchs_norm
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.loop_notes import LoopNotes
 from forensics.record.loop_scalers import as_scalers
@@ -238,16 +238,20 @@ class Recorder:
                 own; by default of all that have not stepped with them yet.
 
         Returns:
-            The norm; 0 where there is no gradient, NaN where it could not be measured.
+            The norm; 0 where there is no gradient. Where measuring failed it is torch's own, for the
+            clip that goes by it; of sharded gradients NaN.
         """
-        watch, total = self._own_loop(), math.nan
+        watch, total = self._own_loop(), None
         with self.guard.shielding("gradients()"):
             self._follow()
             norms = watch.gradients(loss, optimizers)
             total = norms.total
             self._complete(watch)
             self.observe(watch.norms or norms, scaled=watch.grads_scaled)
-        return total
+        if total is None:
+            with self.guard.shielding("torch's own norm"):
+                total = torchs_norm(optimizers or watch.optimizers)
+        return math.nan if total is None else total
 
     def end_step(self, loss: Tensor | float | None = None) -> None:
         """Call last: finds out what the step came to and writes its row.

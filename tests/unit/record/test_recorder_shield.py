@@ -55,9 +55,8 @@ def test_a_failure_is_said_once_and_the_training_is_the_same(where, call, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(where, broken)
         norms = [loop.step(1), loop.step(2)]
-    assert all(map(math.isnan, norms)) == where.endswith("grad_norms")
-    twin.step(1)
-    twin.step(2)
+    # A clip may go by the norm: one that is NaN would spoil every gradient.
+    assert norms == pytest.approx([twin.step(1), twin.step(2)])
     assert loop.step(3) == twin.step(3)
     for ours, theirs in zip(loop.model.parameters(), twin.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -76,7 +75,7 @@ def test_where_warnings_are_errors_ours_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(loop_watch, "grad_norms", broken)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert math.isnan(loop.step())
+        assert loop.step() > 0
     loop.recorder.close()
 
 
