@@ -238,8 +238,8 @@ class Recorder:
                 own; by default of all that have not stepped with them yet.
 
         Returns:
-            The norm; 0 where there is no gradient. Where measuring failed it is torch's own, for the
-            clip that goes by it; of sharded gradients NaN.
+            The norm; 0 where there is no gradient. Where measuring failed it is that of torch, for
+            the clip that goes by it; of sharded gradients NaN.
         """
         watch, total = self._own_loop(), None
         with self.guard.shielding("gradients()"):
