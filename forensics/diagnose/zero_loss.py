@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from forensics.diagnose.series import median
+from forensics.diagnose.series import last_true, median
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import FloatArray
 
@@ -28,11 +28,9 @@ bf16 comes to 0 from the last grain."""
 
 def switched_off(signals: Signals) -> int | None:
     """The row from which the loss is exactly 0 until the end though nothing led there, or None."""
-    written = signals.present("loss")
-    end = len(written) - 1 - int(np.argmax(written[::-1])) if written.any() else 0
-    if not written.any() or signals.loss[end] != 0:
+    if not _ends_at_zero(signals):
         return None
-    rows = np.flatnonzero(written)
+    rows = np.flatnonzero(signals.present("loss"))
     loss = signals.loss[rows]
     alive = np.flatnonzero(loss != 0)  # NaN is alive: another rule tells it
     if len(alive) == 0:
@@ -52,6 +50,8 @@ def at_zero_for_good(signals: Signals) -> int | None:
 
     However it came there, nothing is learned from then on.
     """
+    if not _ends_at_zero(signals):
+        return None
     rows = np.flatnonzero(signals.present("loss"))
     alive = np.flatnonzero(signals.loss[rows] != 0)
     if len(alive) == 0:
@@ -59,6 +59,12 @@ def at_zero_for_good(signals: Signals) -> int | None:
     first = int(alive[-1]) + 1
     zeros = len(rows) - first
     return int(rows[first]) if zeros >= LEAST_ZEROS and 2 * zeros > len(rows) else None
+
+
+def _ends_at_zero(signals: Signals) -> bool:
+    """Is the last loss that was written 0? Of most logs that is all that need be looked at."""
+    end = last_true(signals.present("loss"))
+    return end >= 0 and bool(signals.loss[end] == 0)
 
 
 def _grain(loss: FloatArray) -> float:
