@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from forensics.record.local_part import is_distributed
+from forensics.record.loop_entries import gradients_of
 from forensics.record.tensor_norms import combine, measure
 
 CLIP_EPSILON = 1e-6
@@ -161,8 +162,7 @@ def torchs_norm(optimizers: Optimizer | Iterable[Optimizer]) -> float:
     NaN where gradients are sharded: torch would wait for ranks that may have measured theirs.
     """
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
-    groups = [group for optimizer in chosen for group in optimizer.param_groups]
-    grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+    grads = [grad for optimizer in chosen for grad in gradients_of(optimizer)]
     if any(map(is_distributed, grads)):
         return math.nan
     return float(torch.nn.utils.get_total_norm(grads))
