@@ -19,7 +19,7 @@ from forensics.diagnose.engine import diagnose
 from forensics.diagnose.facts import last_line
 from forensics.diagnose.finding import Diagnosis, Finding, Severity
 from forensics.diagnose.news import News
-from forensics.errors import ExitCode, InputError, StoreError, UsageError
+from forensics.errors import ExitCode, InputError, StoreError, TerminatedError, UsageError
 from forensics.render.safe_text import visible
 from forensics.runlog.growing import GrowingLog
 from forensics.runlog.run import Run
@@ -34,8 +34,6 @@ _SHARE = 9
 """Times as long as a reading took, at least, is waited for the next one."""
 _TICK = 0.5
 """Seconds between two looks for a file that is not there yet."""
-_TERMINATED = 128 + signal.SIGTERM
-"""What a shell makes of a process that SIGTERM ended."""
 
 
 @click.command(short_help="Follow a run that goes on; exit 1 when something is wrong.")
@@ -128,12 +126,11 @@ def _log(path: str, reading: Reading) -> GrowingLog | GrowingPlace:
 
 @contextmanager
 def _told_when_terminated() -> Iterator[None]:
-    """SIGTERM says that it ended the watch, and lets what is open be closed."""
+    """SIGTERM ends the watch as Ctrl-C does, beside the ranks of a launcher, too."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
-        say("terminated")
-        raise SystemExit(_TERMINATED)
+        raise TerminatedError
 
     before = None
     with suppress(ValueError):  # not in the main thread, which alone may say what signals do
