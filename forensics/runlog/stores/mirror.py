@@ -128,6 +128,9 @@ class Mirror:
             path.unlink()
 
 
+M = TypeVar("M", bound=Mirror)
+
+
 def mirror_of(text: str) -> Mirror:
     """The mirror of a run, log, or folder of logs, as ``load_run`` takes it.
 
@@ -138,17 +141,32 @@ def mirror_of(text: str) -> Mirror:
     """
     uri = Uri.parsed(text)
     if uri.on_the_web:
-        mirror = Mirror(uri, None, "")
-        fetch(uri, mirror.path)
-        return mirror
+        return of_the_web(uri, Mirror)
     store, key = open_store(uri)
     try:
         return _of_folder(uri, store, key, store.listed(key))
     except (FileNotFoundError, NotADirectoryError):
-        entry = store.find(key) if uri.name else None
-    if entry is None:
-        raise InputError("no such object or folder", where=uri.text)
+        entry = the_object(uri, store, key)
     return _of_object(uri, store, key, entry)
+
+
+def of_the_web(uri: Uri, kind: type[M]) -> M:
+    """The mirror of one file behind a web server, which is fetched whole."""
+    mirror = kind(uri, None, "")
+    fetch(uri, mirror.path)
+    return mirror
+
+
+def the_object(uri: Uri, store: Store, key: str) -> Entry:
+    """The object of a URI that names no folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    entry = store.find(key) if uri.name else None
+    if entry is None:
+        raise InputError("no such object or folder", where=uri.text) from None
+    return entry
 
 
 def _of_object(uri: Uri, store: Store, key: str, entry: Entry) -> Mirror:

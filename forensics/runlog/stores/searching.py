@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from pathlib import Path
 
-from forensics.errors import InputError
 from forensics.runlog.lock import LOCK_NAME
-from forensics.runlog.stores.mirror import RUN_FILES, Mirror
+from forensics.runlog.stores.mirror import RUN_FILES, Mirror, of_the_web, the_object
 from forensics.runlog.stores.store import Entry, open_store
 from forensics.runlog.stores.uri import Uri
-from forensics.runlog.stores.web import fetch
 
 
 class SearchMirror(Mirror):
@@ -74,16 +72,12 @@ def search_mirror_of(text: str) -> SearchMirror:
     """
     uri = Uri.parsed(text)
     if uri.on_the_web:
-        mirror = SearchMirror(uri, None, "")
-        fetch(uri, mirror.path)
-        return mirror
+        return of_the_web(uri, SearchMirror)
     store, key = open_store(uri)
     try:
         entries = store.listed(key, recursive=True)
     except (FileNotFoundError, NotADirectoryError):
-        entry = store.find(key) if uri.name else None
-        if entry is None:
-            raise InputError("no such object or folder", where=uri.text) from None
+        entry = the_object(uri, store, key)
         mirror = SearchMirror(uri.parent, store, key.rpartition("/")[0])
         mirror.fill([entry])
         mirror.path = mirror.home / entry.name
