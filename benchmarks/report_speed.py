@@ -43,7 +43,8 @@ REPORT = (
 )
 STAGES = """
 import os, sys, time
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does, and the next one
+os.environ.setdefault("NUMPY_MADVISE_HUGEPAGE", "0")
 import forensics.cli.report, forensics.diagnose.rules
 from forensics.diagnose.engine import diagnose
 from forensics.runlog.run import load_run

@@ -57,7 +57,7 @@ def _taken(signals: Signals) -> BoolArray:
     taken = applied(signals, slice(None)) & ~signals.norm_overflowed
     taken[signals.scaling.falls.rows] = False
     taken &= ~signals.scaling.routine  # over soon, so a scaler skipped what the log says was taken
-    emptied = np.isposinf(signals.norm) & (signals.post_norm == 0.0)
+    emptied = (signals.norm == np.inf) & (signals.post_norm == 0.0)
     return np.asarray(taken & ~emptied, dtype=bool)
 
 

@@ -46,20 +46,37 @@ def test_the_probe_notices(tmp_path: Path) -> None:
     assert "loaded ['pandas']" in done.stderr
 
 
-THREADS = """
+SETTINGS = """
 import os, sys
 from forensics.cli import main
 main(sys.argv[1:])
-print(os.environ.get("OPENBLAS_NUM_THREADS"), file=sys.stderr)
+names = ("OPENBLAS_NUM_THREADS", "NUMPY_MADVISE_HUGEPAGE")
+print(*(os.environ.get(name) for name in names), file=sys.stderr)
 """
 
 
-def test_reading_starts_no_blas_threads_and_training_leaves_them_alone(
+def test_reading_settles_threads_and_pages_and_training_leaves_them_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.delenv("NUMPY_MADVISE_HUGEPAGE", raising=False)
     run = write_run(tmp_path / "run")
-    assert probe(THREADS, "report", run).stderr.strip() == "1"
-    assert probe(THREADS, "record", "--help").stderr.strip() == "None"
+    assert probe(SETTINGS, "report", run).stderr.split() == ["1", "0"]
+    assert probe(SETTINGS, "record", "--help").stderr.split() == ["None", "None"]
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
-    assert probe(THREADS, "report", run).stderr.strip() == "3"
+    monkeypatch.setenv("NUMPY_MADVISE_HUGEPAGE", "1")
+    assert probe(SETTINGS, "report", run).stderr.split() == ["3", "1"]
+
+
+PAGES = """
+import sys
+from forensics.cli import main
+main(sys.argv[1:])
+import numpy
+print(numpy._core.multiarray._get_madvise_hugepage(), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux alone")
+def test_the_pages_are_settled_before_numpy_is_imported(tmp_path: Path) -> None:
+    assert probe(PAGES, "report", write_run(tmp_path / "run")).stderr.strip() in ("0", "False")
