@@ -13,7 +13,8 @@
 
 What lies between unscale and clip cannot be reached from outside, for the accelerator does both in
 one call. So its ``unscale_gradients`` is followed by the measuring, on this one accelerator and for
-as long as the recorder is open; ``backward`` tells the losses. Neither computes anything else.
+as long as the recorder is open; ``backward`` tells the losses, and where there are several
+optimizers ``clip_grad_norm_`` tells whose turn it is. None of them computes anything else.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class AcceleratedRecorder:
         self._accelerator = accelerator
         self._losses: list[Tensor] = []
         self._measured = self._stepped = False
+        self._optimizers = inner
+        self._clipped: set[int] = set()
+        self._turn: list[Any] = []
+        self._measured_at = 0
         self._hooks = [o.register_step_post_hook(self._has_stepped) for o in inner[1:] and inner]
         self._follow(accelerator)
 
@@ -110,11 +115,12 @@ class AcceleratedRecorder:
         if loss is None and not self._measured:
             loss = self._mean_loss()
         self._losses, self._measured, self._stepped = [], False, False
+        self._clipped.clear()
         self.recorder.end_step(loss)  # without one: it was read with the gradients
 
     def close(self) -> None:
         """Leave the accelerator as it was, and close the run."""
-        for name in ("backward", "unscale_gradients"):
+        for name in ("backward", "unscale_gradients", "clip_grad_norm_"):
             vars(self._accelerator).pop(name, None)
         for hook in self._hooks:
             hook.remove()
@@ -141,18 +147,51 @@ class AcceleratedRecorder:
 
         def measured(optimizer: Any = None) -> None:
             unscale(optimizer)
-            if not self._measured or self._stepped:  # of several, each may have a clip of its own
-                self._measured, self._stepped = True, False
-                self.recorder.gradients(self._mean_loss())
+            self._measure()
 
         accelerator.backward, accelerator.unscale_gradients = heard, measured
+        if len(self._optimizers) > 1:
+            self._follow_clips(accelerator)
 
-    def _has_stepped(self, *_: Any) -> None:
+    def _follow_clips(self, accelerator: Any) -> None:
+        """Of several optimizers, each may have a backward and a clip of its own before all step."""
+        clip = accelerator.clip_grad_norm_
+
+        def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            parameters = list(parameters)
+            held = {id(parameter) for parameter in parameters}
+            self._turn = [o for o in self._optimizers if not held.isdisjoint(_ids(o))]
+            try:
+                return clip(parameters, *args, **kwargs)
+            finally:
+                self._clipped |= set(map(id, self._turn))
+                self._turn = []
+
+        accelerator.clip_grad_norm_ = clipped
+
+    def _measure(self) -> None:
+        """Once a step; again where an optimizer has stepped, or backward ran, since then."""
+        if not self._measured or self._stepped:
+            self._measured, self._stepped = True, False
+            self.recorder.gradients(self._mean_loss())
+        elif self._turn and len(self._losses) > self._measured_at:
+            fresh = [o for o in self._turn if id(o) not in self._clipped]
+            if not fresh:
+                return
+            self.recorder.gradients(self._mean_loss(), optimizers=fresh)
+        self._measured_at = len(self._losses)
+
+    def _has_stepped(self, optimizer: Any, *_: Any) -> None:
         """One of several optimizers has: what the others hold by then is measured anew."""
         self._stepped = True
+        self._clipped.discard(id(optimizer))
 
     def _mean_loss(self) -> Tensor | float:
         return mean_loss(self._losses, self._accelerator)
+
+
+def _ids(optimizer: Any) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def mean_loss(losses: Sequence[Tensor], accelerator: Any) -> Tensor | float:

@@ -109,3 +109,42 @@ def test_the_gradients_of_several_optimizers_are_measured(
     run = load_run(tmp_path / "run")
     assert run.steps["grad_l2_pre_clip"] == pytest.approx(norms, rel=1e-5)
     assert run.manifest.loop == {}
+
+
+def test_an_optimizer_whose_backward_comes_after_anothers_clip_is_measured_then(
+    tmp_path: Path,
+) -> None:
+    """Backward and clip of each, and only then both steps, as GANs do."""
+    from accelerate import Accelerator
+
+    from forensics.record.trainers.accelerate import AcceleratedRecorder
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    parts = [nn.Linear(8, 8), nn.Linear(8, 1)]
+    optimizers = [torch.optim.SGD(part.parameters(), 0.05) for part in parts]
+    maker, critic, *prepared = accelerator.prepare(*parts, *optimizers)
+    norms, losses = [], []
+    with AcceleratedRecorder(
+        tmp_path / "run", accelerator, nn.ModuleList(parts), prepared, max_norm=0.1
+    ) as recorder:
+        for inputs, _ in batches():
+            maker.zero_grad()
+            own, both = [], torch.zeros(())
+            for part, seen, sign in ((maker, maker(inputs), 1), (critic, inputs, -3)):
+                critic.zero_grad()
+                loss = nn.functional.softplus(sign * critic(seen)).mean()
+                accelerator.backward(loss)
+                own += [float(p.grad.norm()) for p in part.parameters()]
+                both = both + loss.detach()
+                accelerator.clip_grad_norm_(part.parameters(), 0.1)
+            for optimizer in prepared:
+                optimizer.step()
+            norms.append(torch.tensor(own).norm().item())
+            losses.append(both.item())
+            recorder.end_step()
+    steps = load_run(tmp_path / "run").steps
+    assert steps["grad_l2_pre_clip"] == pytest.approx(norms, rel=1e-5)
+    assert steps["loss"] == pytest.approx(losses, rel=1e-5)
+    assert steps["grad_l2_post_clip"] == pytest.approx([0.02**0.5] * len(norms), rel=1e-3)
+    assert "clip_grad_norm_" not in vars(accelerator)
