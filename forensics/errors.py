@@ -35,17 +35,28 @@ def _shortened(place: str) -> str:
     return f"{place[:half]}…{place[-half:]} ({len(place):,} characters)"
 
 
-_PASSWORD = r"(?<=://)[^/@\s:]*:[^/@\s]*@"
-_SIGNATURE = (
-    r"(?i)([?&](?:[\w.-]*(?:signature|credential|token|secret|password|key)|sig)=)[^&\s]*[^&\s:;,.]"
+_SIGNER = (
+    r"(?i)(?<=://)(?:[^/?#@:\s]*:(?![\s:]|\d+(?:[/?#]|\Z))(?:[^/?#\n]*|\S*?)"
+    r"|(?:(?<=https://)|(?<=http://))[^/?#@\s]+)@"
 )
+"""User and password; on the web the user alone is often a token."""
+_SIGNATURE = (
+    r"(?i)([?&][\w.-]*(?:signature|credential|token|secret|passw(?:or)?d|key|auth|jwt|session|hmac"
+    r"|policy)=|[?&](?:sig|pass|pwd|code|md5|hash)=)[^&#\s]*[^&#\s:;,.]"
+)
+_LONG_VALUE = r"([?&][\w.-]+=)[\w%+/=-]{32,}"
+"""What is as long as that in a query is no word, but signs it."""
+_REPOSITORY = r"(?i)git(?:hub)?://"
+"""``github://owner:repository@branch/path`` has no password there."""
 
 
 def without_secrets(text: str) -> str:
     """Leaves out of URIs a user with password, and what signs a query: messages end up in logs."""
     if "://" not in text:
         return text
-    return re.sub(_SIGNATURE, r"\1…", re.sub(_PASSWORD, "…@", text))
+    if re.match(_REPOSITORY, text) is None:
+        text = re.sub(_SIGNER, "…@", text)
+    return re.sub(_LONG_VALUE, r"\1…", re.sub(_SIGNATURE, r"\1…", text))
 
 
 class ForensicsError(Exception):

@@ -14,7 +14,7 @@ from forensics.cli.reading_options import judging_progress, reading_of, reading_
 from forensics.cli.streams import say
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Diagnosis, Severity
-from forensics.errors import ExitCode, InputError, StoreError, UsageError
+from forensics.errors import ExitCode, InputError, StoreError, UsageError, without_secrets
 from forensics.render.output import REPORT_FORMATS, choose_format, look_of, render
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_joined, load_run
@@ -127,7 +127,7 @@ def _diagnose_all(
                 progress=judging_progress(),
             )
         except (InputError, StoreError) as error:
-            errors.append({"path": path, "message": error.line()})
+            errors.append({"path": without_secrets(path), "message": error.line()})
         else:
             diagnoses.append(diagnosis if keep_runs else replace(diagnosis, source=None))
     return diagnoses, errors

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from forensics.diagnose.catalogue import Catalogue
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, Search, SurveyRow, find_runs, shown_path, worst
 from forensics.diagnose.survey_pool import survey
-from forensics.errors import ExitCode, ForensicsError, InputError, UsageError
+from forensics.errors import ExitCode, ForensicsError, InputError, UsageError, without_secrets
 from forensics.render.output import choose_format
 from forensics.runlog.stores.scheme import is_uri
 from forensics.settings import SEVERITIES, load_settings
@@ -113,7 +114,8 @@ def scan(
     known = [] if kept is None else kept.known(paths, search.marks)
     judged = partial(_engine(engine, scheduler), choice=choice, jobs=jobs)
     rows = _survey(paths, known, judged, kept)
-    put(_rendered(rows, choose_format(form, out), out), out)
+    shown = [replace(row, path=without_secrets(row.path)) for row in rows]
+    put(_rendered(shown, choose_format(form, out), out), out)
     _tell_passed(search.passed, verbose=verbose)
     for error in gone:
         say(error.line())

@@ -23,10 +23,11 @@ def never_fail_to_print() -> None:
 
 def say(message: str) -> None:
     """One line on standard error, whatever the message holds; wrapped where a person reads it."""
+    from forensics.errors import without_secrets
     from forensics.render.safe_text import visible
 
     with suppress(OSError):  # nobody listens any more
-        text = f"forensics: {visible(' '.join(message.split()))}"
+        text = f"forensics: {visible(without_secrets(' '.join(message.split())))}"
         if sys.stderr.isatty():
             text = wrapped(text, _columns())
         click.echo(text, err=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import forensics
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, SurveyRow
-from forensics.errors import InputError, OutputError
+from forensics.errors import InputError, OutputError, without_secrets
 from forensics.runlog.atomic import replacing
 from forensics.runlog.fingerprint import fingerprint
 from forensics.runlog.stores.scheme import is_uri
@@ -142,7 +142,7 @@ def _digest(choice: Choice) -> str:
 
 
 def _key(path: str) -> str:
-    return _text(path if is_uri(path) else os.path.realpath(path))
+    return _text(without_secrets(path) if is_uri(path) else os.path.realpath(path))
 
 
 def _text(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forensics.errors import InputError, UsageError
+from forensics.errors import InputError, UsageError, without_secrets
 from forensics.frozen import dataclass
 from forensics.runlog.activations import ActivationStore
 from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in, is_state
@@ -79,10 +79,13 @@ class Run:
     elsewhere: tuple[Mirror, ...] = ()
 
     def named(self, path: Path | None = None) -> str:
-        """A path in the run (default: the run's own) as the user would type it."""
+        """A path in the run (default: the run's own) as the user would type it.
+
+        Of a URI without passwords and signatures: whatever is told of a run ends up in files.
+        """
         place = self.path if path is None else path
         uris = (mirror.uri_of(place) for mirror in self.elsewhere)
-        return next(filter(None, uris), str(place))
+        return without_secrets(next(filter(None, uris), str(place)))
 
     @property
     def repairs(self) -> tuple[Repair, ...]:
@@ -125,7 +128,8 @@ def load_run(path: str | os.PathLike[str], reading: Reading | None = None) -> Ru
     if is_uri(path):
         from forensics.runlog.stores.loading import from_elsewhere
 
-        return from_elsewhere([path], lambda places: load_run(places[0], reading))
+        told = reading.progress if reading is not None else None
+        return from_elsewhere([path], lambda places: load_run(places[0], reading), told)
     source = Path(path)
     reading = reading or Reading()
     if str(source) == "-":
@@ -214,7 +218,8 @@ def load_joined(paths: Sequence[str | os.PathLike[str]], reading: Reading | None
     if any(map(is_uri, paths)):
         from forensics.runlog.stores.loading import from_elsewhere
 
-        return from_elsewhere(paths, lambda places: load_joined(places, reading))
+        told = reading.progress if reading is not None else None
+        return from_elsewhere(paths, lambda places: load_joined(places, reading), told)
     sources = [Path(path) for path in paths]
     _refuse_no_files(sources)
     steps = read_foreign(sources, reading or Reading())

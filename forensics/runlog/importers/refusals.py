@@ -9,7 +9,7 @@ from pathlib import Path
 from forensics.errors import InputError, UsageError
 from forensics.runlog.csv_reader.repair_log import shown
 from forensics.runlog.importers.importer import Importer
-from forensics.runlog.scanner.head import Head
+from forensics.runlog.scanner.head import Head, is_web_page
 from forensics.runlog.scanner.summaries import what_it_is
 
 _LIKE = 0.65
@@ -59,6 +59,9 @@ def unknown(path: Path, head: Head) -> InputError:
             hint="logs are text, event files or gzip and zstd of those; "
             "`forensics inspect` looks into saved states",
         )
+    if is_web_page(head.raw):
+        hint = "download the file itself: its raw view, its link, not the page about it"
+        return InputError("is a web page, not a log", where=path, hint=hint)
     if (known := what_it_is(head)) is not None:
         return InputError(known[0], where=path, hint=known[1])
     lines = head.lines

@@ -11,6 +11,8 @@ HEAD = 512 << 10
 """Bytes looked at: several hundred lines of configuration or source code may come first."""
 LONG_HEAD = 8 << 20
 """Bytes looked at where nothing is recognised in the first."""
+_PAGE = (b"<!doctype html", b"<html")
+_MOST_BLANK = 4096
 
 
 @dataclass(frozen=True)
@@ -48,3 +50,8 @@ class Head:
             if at < 0:
                 break
         return found
+
+
+def is_web_page(raw: bytes) -> bool:
+    """Is a file HTML, by its first bytes?"""
+    return raw[:_MOST_BLANK].lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(_PAGE)

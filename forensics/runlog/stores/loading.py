@@ -11,24 +11,33 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from forensics.errors import ForensicsError
+from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.stores.mirror import Mirror, mirror_of
 from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:
     from forensics.runlog.run import Run
+    from forensics.runlog.stores.web import Progress
 
 
 def from_elsewhere(
-    paths: Sequence[str | os.PathLike[str]], load: Callable[[list[Path]], Run]
+    paths: Sequence[str | os.PathLike[str]],
+    load: Callable[[list[Path]], Run],
+    progress: Progress | None = None,
 ) -> Run:
     """Load from what stands here for some URIs; other paths are taken as they are.
+
+    Args:
+        paths: the URIs and paths.
+        load: loads a run from paths.
+        progress: told the bytes read so far, and of how many, of files that are fetched whole.
 
     Raises:
         ForensicsError: as ``load`` and ``mirror_of``, of the place itself.
     """
-    places, mirrors = _places_of(paths)
+    places, mirrors = _places_of(paths, progress)
     try:
-        return replace(load(places), elsewhere=mirrors)
+        return _noted(replace(load(places), elsewhere=mirrors))
     except ForensicsError as error:
         told = error
         for mirror in mirrors:
@@ -36,7 +45,19 @@ def from_elsewhere(
         raise told from error.__cause__
 
 
-def _places_of(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], tuple[Mirror, ...]]:
+def _noted(run: Run) -> Run:
+    """The run with what its mirrors say of it among what was learned of its log."""
+    notes = tuple(note for mirror in run.elsewhere for note in mirror.notes)
+    if not notes:
+        return run
+    facts = run.steps.facts or LogFacts()
+    facts = replace(facts, notes=(*facts.notes, *notes))
+    return replace(run, steps=replace(run.steps, facts=facts))
+
+
+def _places_of(
+    paths: Sequence[str | os.PathLike[str]], progress: Progress | None
+) -> tuple[list[Path], tuple[Mirror, ...]]:
     """What stands here for each path, and the mirrors by which it does."""
     places, mirrors = [], []
     for path in paths:
@@ -46,6 +67,6 @@ def _places_of(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Path], tup
         elif text.lower().startswith("file:"):
             places.append(Path(url2pathname(urlsplit(text).path)))
         else:
-            mirrors.append(mirror_of(text))
+            mirrors.append(mirror_of(text, progress))
             places.append(mirrors[-1].path)
     return places, tuple(mirrors)

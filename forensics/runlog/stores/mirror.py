@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +19,11 @@ from typing import BinaryIO, TypeVar, cast
 from forensics.errors import ForensicsError, InputError
 from forensics.runlog.csv_reader.spans import forget_elsewhere, lies_elsewhere
 from forensics.runlog.lock import LOCK_NAME
+from forensics.runlog.stores import disk
 from forensics.runlog.stores.objects import RemoteFile, RemoteObject
 from forensics.runlog.stores.store import Entry, Store, open_store
 from forensics.runlog.stores.uri import Uri
-from forensics.runlog.stores.web import fetch
+from forensics.runlog.stores.web import NO_LENGTH, Progress, fetch
 
 T = TypeVar("T")
 RUN_FILES = ("steps.csv", "steps.csv.gz", "run.json")
@@ -47,10 +47,13 @@ class Mirror:
 
     Attributes:
         path: what stands for the URI that was asked for.
+        notes: what else the reader of it must know, a clause each.
     """
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, base: Uri, store: Store | None, key: str) -> None:
-        root = Path(tempfile.mkdtemp(prefix="forensics-")).absolute()
+        root = disk.folder()
         name = base.name if _is_name(base.name) else "store"
         self.path = self.home = root / name
         self._base, self._store, self._key = base, store, key
@@ -131,8 +134,12 @@ class Mirror:
 M = TypeVar("M", bound=Mirror)
 
 
-def mirror_of(text: str) -> Mirror:
+def mirror_of(text: str, progress: Progress | None = None) -> Mirror:
     """The mirror of a run, log, or folder of logs, as ``load_run`` takes it.
+
+    Args:
+        text: the URI.
+        progress: told the bytes read so far, and of how many, of a file that is fetched whole.
 
     Raises:
         StoreError: the store does not answer, or refuses.
@@ -141,7 +148,7 @@ def mirror_of(text: str) -> Mirror:
     """
     uri = Uri.parsed(text)
     if uri.on_the_web:
-        return of_the_web(uri, Mirror)
+        return of_the_web(uri, Mirror, progress)
     store, key = open_store(uri)
     try:
         return _of_folder(uri, store, key, store.listed(key))
@@ -150,10 +157,11 @@ def mirror_of(text: str) -> Mirror:
     return _of_object(uri, store, key, entry)
 
 
-def of_the_web(uri: Uri, kind: type[M]) -> M:
+def of_the_web(uri: Uri, kind: type[M], progress: Progress | None = None) -> M:
     """The mirror of one file behind a web server, which is fetched whole."""
     mirror = kind(uri, None, "")
-    fetch(uri, mirror.path)
+    if not fetch(uri, mirror.path, progress):
+        mirror.notes = (NO_LENGTH,)
     return mirror
 
 

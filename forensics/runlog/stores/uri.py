@@ -18,7 +18,7 @@ class Uri:
     """A place elsewhere.
 
     Attributes:
-        text: as given, without slashes at its end.
+        text: as given, without slashes at its end where it is of no web server.
         scheme: ``s3``, ``gs``, ``https`` …, in small letters; of a chain its first part's.
         address: the text without options, and without what a chain goes on with.
         options: of ``s3://``, by name.
@@ -38,6 +38,8 @@ class Uri:
         if chain or text.partition("://")[0].count("::"):
             address = chain[1] if chain else text
             return cls(text, text.partition("://")[0], address)
+        if scheme in _WEB:  # a slash at its end is a part of the path, or of a signature
+            return cls(text, scheme, text)
         address, mark, query = text.rpartition("?")
         options = tuple(parse_qsl(query)) if mark and scheme == "s3" else ()
         if not options or not _OPTIONS.issuperset(name for name, _ in options):
