@@ -108,7 +108,7 @@ def bisect(
 
     Exit code: 0 done, 1 a bad step as severe as --fail-on says (critical where it persists, else
     error), 2 wrong usage or nothing readable,
-    130 interrupted, with the answer as far as it goes.
+    130 interrupted, or 143 terminated, with the answer as far as it goes.
     """
     path = _path(run, ckpt_dir)
     if find_spec("torch") is None:
@@ -164,7 +164,7 @@ def _exit_code(result: BisectionResult, fail_on: str | None) -> ExitCode:
     from forensics.diagnose.located import finding_of
 
     if result.status is BisectStatus.PARTIAL:
-        return ExitCode.INTERRUPTED
+        return ExitCode.TERMINATED if result.terminated else ExitCode.INTERRUPTED
     finding = finding_of(result)
     if finding is None or fail_on is None:
         return ExitCode.DONE

@@ -195,6 +195,7 @@ class _Flat:
     reproduces: bool | None = None
     replays: int = 0
     raised: bool = False
+    terminated: bool = False
     persistence: str = ""
     faithful_until: int | None = None
     departure: Departure | None = None

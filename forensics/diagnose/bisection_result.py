@@ -191,6 +191,8 @@ class WhatIf:
         finite: nothing went bad until then; None where it could not be tried.
         first_bad_step: the first step that did, or None.
         note: what follows from it, or why it could not be tried.
+        stays: what steps are that are not bad, in words: ``finite``, or for a condition that was
+            asked for such as ``loss at most 10``.
     """
 
     change: str
@@ -199,6 +201,7 @@ class WhatIf:
     finite: bool | None = None
     first_bad_step: int | None = None
     note: str = ""
+    stays: str = "finite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +229,7 @@ class BisectionResult:
         reproduces: does a replay from the same state go bad again; None where none was made.
         replays: how many replays of the bad step were made.
         raised: the bad step raised, which ended the run.
+        terminated: of a partial answer: it was SIGTERM that ended it.
         persistence: see ``Persistence``.
         faithful_until: last step up to which the replay equals the record; None without replay.
         departure: the first row that differs, or None.
@@ -263,6 +267,7 @@ class BisectionResult:
     reproduces: bool | None = None
     replays: int = 0
     raised: bool = False
+    terminated: bool = False
     persistence: Persistence = Persistence.UNKNOWN
     faithful_until: int | None = None
     departure: Departure | None = None

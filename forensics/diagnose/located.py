@@ -128,6 +128,15 @@ def _proof(result: BisectionResult) -> str:
     return "; ".join(parts)
 
 
+def located_as(result: BisectionResult) -> str:
+    """In a few words what a bisection located, for a table: ``aten.log → NaN``, ``ValueError``."""
+    origin = result.origin
+    if origin is None:
+        return RULE
+    bad = _BAD.get(origin.kind)
+    return f"{origin.operator} → {bad}" if bad and origin.phase != "outside" else origin.operator
+
+
 def _subject(origin: Origin) -> str:
     return origin.parameter or origin.module
 

@@ -23,6 +23,10 @@ JUMP = 3.0
 """Factor between neighbouring rows that no smooth schedule makes after its warm-up."""
 REACH = 8
 """Rows by which an estimated onset may be early."""
+APART = 0.01
+"""Relative difference from which two groups have rates of their own."""
+MOST_GROUPS = 3
+"""Further groups whose rates are told."""
 RECENT = 20
 """Rows before trouble in which a jump of the rate is looked for."""
 
@@ -135,7 +139,17 @@ def dated(signals: Signals, row: int, otherwise: int | None = None) -> int:
 
 
 def rate_state(signals: Signals, row: int) -> RateState:
-    """What the learning rate was doing at a row."""
+    """What the learning rate was doing at a row; of several groups what each was at."""
+    state, names = _first_rate_state(signals, row), _further_rates(signals)
+    if not state.text or not names:
+        return state
+    if state.calm and (jumped := _jump_of_another(signals, names, row)) is not None:
+        return jumped
+    others = _apart(signals, names, row)
+    return RateState(state.phase, f"{state.text} in the first group{others}") if others else state
+
+
+def _first_rate_state(signals: Signals, row: int) -> RateState:
     if not signals.present("lr")[row]:
         return RateState(Phase.UNKNOWN, "")
     rate = float(signals.lr[row])
@@ -169,3 +183,36 @@ def _jumped(signals: Signals, row: int) -> RateState:
     ratio = float(signals.lr[row]) / last
     at = signals.step_at(row)
     return RateState(Phase.JUMPED, f"the learning rate had jumped {factor(ratio)} at step {at:,}")
+
+
+def _further_rates(signals: Signals) -> list[str]:
+    """Columns of the second and further parameter groups, over all optimizers."""
+    return [c for c in signals.table if c.startswith("lr_") and c.removeprefix("lr_").isdigit()]
+
+
+def _group(column: str) -> str:
+    return f"group {column.removeprefix('lr_')}"
+
+
+def _jump_of_another(signals: Signals, names: list[str], row: int) -> RateState | None:
+    """The last jump of another group's rate in the rows before trouble, after the warm-up."""
+    first = max(row - RECENT, warmup_rows(signals))
+    for name in names:
+        rate = signals.column(name)[first : row + 1]
+        before, after = rate[:-1], rate[1:]
+        up = np.flatnonzero((before > 0) & (after >= JUMP * before) & np.isfinite(after))
+        if len(up):
+            ratio, at = after[up[-1]] / before[up[-1]], signals.step_at(first + 1 + int(up[-1]))
+            text = f"the learning rate of {_group(name)} had jumped {factor(ratio)} at step {at:,}"
+            return RateState(Phase.JUMPED, text)
+    return None
+
+
+def _apart(signals: Signals, names: list[str], row: int) -> str:
+    """The rates of the groups that have another one than the first, each after a comma."""
+    first = float(signals.lr[row])
+    found = {name: float(signals.column(name)[row]) for name in names}
+    apart = {k: v for k, v in found.items() if np.isfinite(v) and abs(v - first) > APART * first}
+    shown = [f", {number(v)} in {_group(k)}" for k, v in list(apart.items())[:MOST_GROUPS]]
+    more = len(apart) - len(shown)
+    return "".join(shown) + (f" and others in {more:,} more" if more else "")

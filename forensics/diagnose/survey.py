@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from forensics.diagnose.engine import Overrides, diagnose
-from forensics.diagnose.finding import Diagnosis, Severity, Status
+from forensics.diagnose.finding import Diagnosis, Finding, Severity, Status
 from forensics.diagnose.signals import Signals
 from forensics.errors import ForensicsError, InputError, StoreError
 from forensics.frozen import dataclass
-from forensics.runlog.run import load_run
+from forensics.runlog.run import Run, load_run
 from forensics.runlog.stores.scheme import is_uri
 
 MARKS = ("steps.csv", "steps.csv.gz", "run.json")
@@ -37,7 +37,8 @@ class SurveyRow:
         path: of the run, as it was found.
         status: word of the verdict, or ``unreadable``.
         severity: of the worst finding; None where there is none, or the run is unreadable.
-        root: id of the rule that is the root cause, or empty.
+        root: id of the rule that is the root cause, or empty; for what only a bisection shows, what
+            that located, such as ``ValueError``.
         step: first step of the root, or None.
         wasted: share of the steps that taught nothing: skipped, or a non-finite loss or norm.
         steps: rows of the log.
@@ -163,7 +164,7 @@ def survey_one(path: str, choice: Choice) -> SurveyRow:
         return unreadable(path, error.what)
     except (OSError, MemoryError, RecursionError) as error:
         return unreadable(path, str(error) or type(error).__name__)
-    return _row(path, diagnosis, _wasted(Signals(run)))
+    return _row(path, diagnosis, run)
 
 
 def unreadable(path: str, reason: str) -> SurveyRow:
@@ -171,19 +172,28 @@ def unreadable(path: str, reason: str) -> SurveyRow:
     return SurveyRow(path=path, status=UNREADABLE, summary=reason)
 
 
-def _row(path: str, diagnosis: Diagnosis, wasted: float) -> SurveyRow:
+def _row(path: str, diagnosis: Diagnosis, run: Run) -> SurveyRow:
     verdict = diagnosis.verdict
     root = None if verdict.root is None else diagnosis.findings[verdict.root]
     return SurveyRow(
         path=path,
         status=verdict.status.value,
         severity=max((finding.severity for finding in diagnosis.findings), default=None),
-        root=root.rule if root else "",
+        root=_named(root, run) if root else "",
         step=root.first_step if root else None,
-        wasted=wasted,
+        wasted=_wasted(Signals(run)),
         steps=diagnosis.run.steps,
         summary=verdict.summary,
     )
+
+
+def _named(root: Finding, run: Run) -> str:
+    """The rule's id; what no rule of the log shows has what a bisection located for a name."""
+    from forensics.diagnose.bisection_file import bisection_of
+    from forensics.diagnose.located import RULE, located_as
+
+    result = bisection_of(run)[0] if root.rule == RULE else None
+    return root.rule if result is None else located_as(result)
 
 
 def _wasted(signals: Signals) -> float:

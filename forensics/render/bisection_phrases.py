@@ -286,9 +286,9 @@ def outcome(trial: WhatIf, bad_step: int | None) -> str:
     start = "" if here else f", from step {trial.from_step:,} on"
     further = trial.until_step - trial.from_step
     if trial.finite and here:
-        return f"finite, and for the next {step_count(further)}" if further else "finite"
+        return f"{trial.stays}, and for the next {step_count(further)}" if further else trial.stays
     if trial.finite:
-        return f"finite from step {trial.from_step:,} to {trial.until_step:,}"
+        return f"{trial.stays} from step {trial.from_step:,} to {trial.until_step:,}"
     if trial.first_bad_step is None or trial.first_bad_step == bad_step:
         return f"still bad{start}"
     return f"bad at {trial.first_bad_step:,}{start}"

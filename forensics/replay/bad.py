@@ -35,6 +35,14 @@ _WATCHED = (
 """Columns that ``nonfinite`` looks at: what the training computes with, no clock or validation."""
 _COMPARISON = re.compile(r"\s*([A-Za-z_][\w./ -]*?)\s*(>=|<=|==|!=|>|<|=)\s*(\S+)\s*\Z")
 _NAME = re.compile(r"\s*([A-Za-z_][\w./-]*)\s*\Z")
+_OTHERWISE: Mapping[str, str] = {
+    ">": "at most",
+    ">=": "below",
+    "<": "at least",
+    "<=": "above",
+    "==": "other than",
+    "!=": "equal to",
+}
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -66,6 +74,16 @@ class BadPredicate:
     column: str = ""
     comparison: str = ""
     value: float = math.nan
+
+    @property
+    def otherwise(self) -> str:
+        """What a row is where this does not hold, in words: ``finite``, ``loss at most 10``."""
+        if not self.column:
+            return "finite"
+        if not self.comparison:
+            return f"not {self.text}"
+        name, _, number = self.text.partition(self.comparison)
+        return f"{name} {_OTHERWISE[self.comparison]} {number}"
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """Is this row bad? A cell that is None, or not there, was not written."""

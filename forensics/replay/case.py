@@ -14,7 +14,12 @@ from forensics.diagnose.bisection_result import (
     Departure,
     Origin,
 )
-from forensics.errors import ForensicsError, NoBatchError, NotReplayableError
+from forensics.errors import (
+    ForensicsError,
+    NoBatchError,
+    NotReplayableError,
+    TerminatedError,
+)
 from forensics.record.assembly import told
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
@@ -104,8 +109,9 @@ class Case:
             departure=passage.departure,
         )
 
-    def interrupted(self, why: str = "") -> None:
-        """End with what is known; ``why``: what else stopped it than the user."""
+    def interrupted(self, stop: KeyboardInterrupt) -> None:
+        """End with what is known; ``stop`` may say what else stopped it than the user."""
+        why = str(stop)
         located = self.found.get("status") is BisectStatus.LOCATED
         reason = "stopped before it was all proven" if located else "stopped"
         if not located and self.detector is not None:
@@ -117,7 +123,8 @@ class Case:
                     f"Steps {passage.first:,} to {passage.last:,} were replayed and are sound."
                 )
         reason = f"{reason}: {why}" if why else reason
-        self.found.update(status=BisectStatus.PARTIAL, reason=reason)
+        terminated = isinstance(stop, TerminatedError)
+        self.found.update(status=BisectStatus.PARTIAL, reason=reason, terminated=terminated)
 
     def located(self, session: Session, passage: Passage) -> bool:
         """The replay came to a bad step: trace it, find the root of a growth, and prove it.

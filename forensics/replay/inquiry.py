@@ -78,7 +78,7 @@ class Inquiry(Case):
                     self.states = without(self.states, session.untestable)
                     self.notes += session.shares.notes
         except KeyboardInterrupt as stop:
-            self.interrupted(str(stop))
+            self.interrupted(stop)
         except TrainingRaisedError as error:
             what = f"the training cannot be built here ({error.what})"
             raise NotReplayableError(what, where=error.where) from error

@@ -45,6 +45,11 @@ class RowJudge:
         """May the state be bad where no row is? Not where a condition on rows was asked for."""
         return self.predicate.text == NONFINITE
 
+    @property
+    def stays(self) -> str:
+        """What steps are that are not bad, in words."""
+        return self.predicate.otherwise
+
     def _is_routine(self, step: ReplayedStep) -> bool:
         log = step.log
         if log is None or not log.skipped or step.step in self.strict:

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +118,19 @@ def test_without_torch_it_says_what_to_install(
     assert "pip install torch" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("terminated", "code"), [(False, 130), (True, 143)])
 def test_an_interrupted_bisection_prints_its_partial_answer(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    terminated: bool,
+    code: int,
 ) -> None:
     def stopped(*_: Any, **__: Any) -> BisectionResult:
-        return partial()
+        return replace(partial(), terminated=terminated)
 
     monkeypatch.setattr(forensics.replay.bisect, "bisect_run", stopped)
-    text = told(capsys, run, code=130)
+    text = told(capsys, run, code=code)
     assert "VERDICT   interrupted: stopped at step 5,210" in text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forensics.diagnose.bisection_result import FaultKind, Growth, Origin, Persistence
@@ -156,12 +156,14 @@ class Proof:
             self.found["what_if"] = what_if_applied(
                 self.session, self._state, self.origin, announce=self._announce
             )
+        self._say_what_stays()
 
     def _what_if_from(self, step: int, further_steps: int) -> None:
         """What must begin earlier, where the fault grew or lasts: the state is let go of by now."""
         grew = self.growth is not None or self._is(FaultKind.GROWTH)
-        if not grew and self.found["persistence"] is not Persistence.PERSISTENT:
-            return
+        lasts = self.found["persistence"] is Persistence.PERSISTENT
+        if not grew and (not lasts or self.found["raised"]):
+            return  # what raises without a growth is no matter of rates
         root = self.found.get("root_step")
         early = what_if_from(
             self.session,
@@ -173,6 +175,12 @@ class Proof:
             announce=self._announce,
         )
         self.found["what_if"] = (*self.found["what_if"], *early)
+        self._say_what_stays()
+
+    def _say_what_stays(self) -> None:
+        """Where a condition was asked for, a trial that does not meet it is more than finite."""
+        trials = self.found.get("what_if", ())
+        self.found["what_if"] = tuple(replace(t, stays=self.is_bad.stays) for t in trials)
 
     def _is_of_data(self) -> bool:
         """May a sample be to blame? What raises after backward was handed none."""

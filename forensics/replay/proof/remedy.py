@@ -236,7 +236,8 @@ def _resume(
 
 
 def _carries_on(trial: WhatIf, step: int) -> str:
-    return f"the run stays finite, {_proof(trial, step)}"
+    stays = "the run stays finite" if trial.stays == WhatIf.stays else trial.stays
+    return f"{stays}, {_proof(trial, step)}"
 
 
 def _proof(trial: WhatIf, step: int) -> str:

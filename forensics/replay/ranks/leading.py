@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.diagnose.bisection_result import BisectionResult
-from forensics.errors import ForensicsError, UsageError
+from forensics.errors import ForensicsError, TerminatedError, UsageError
 from forensics.record.ranks.world import World
 from forensics.replay.ranks.crew import Crew
 from forensics.replay.ranks.following import follow
@@ -92,7 +92,9 @@ def _stop_once(crew: Crew) -> None:
     def stop(number: int, _: Any) -> None:
         seen.append(number)
         if len(seen) == 1 and not crew.exchange.gone:
-            raise KeyboardInterrupt(_TOLD_TO_END if number == signal.SIGTERM else "")
+            if number == signal.SIGTERM:
+                raise TerminatedError(_TOLD_TO_END)
+            raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)

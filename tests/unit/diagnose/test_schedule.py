@@ -76,3 +76,22 @@ def test_what_a_jump_follows_closely_it_dates() -> None:
     assert dated(signals, 250) == 250
     assert dated(signals, 251) == 251
     assert dated(signals, 200) == 200
+
+
+def test_groups_with_rates_of_their_own_are_told_of() -> None:
+    calm = np.full(500, 1e-3)
+    told = rate_state(signals_of({"lr": calm, "lr_1": calm, "lr_2": 5 * calm}), 300)
+    assert told.text == "the learning rate was calm at 0.001 in the first group, 0.005 in group 2"
+    assert told.phase is Phase.CONSTANT
+    alike = rate_state(signals_of({"lr": calm, "lr_1": calm}), 300)
+    assert alike.text == "the learning rate was calm at 0.001"
+
+
+def test_a_jump_of_another_group_is_told_before_the_calm_of_the_first() -> None:
+    calm = np.full(500, 1e-3)
+    jumping = np.where(np.arange(500) < 290, 1e-3, 1e-2)
+    signals = signals_of({"lr": calm, "lr_1": calm, "lr_2": jumping})
+    told = rate_state(signals, 300)
+    assert told.phase is Phase.JUMPED
+    assert told.text == "the learning rate of group 2 had jumped ×10 at step 290"
+    assert rate_state(signals, 400).phase is Phase.CONSTANT

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from forensics.diagnose.bisection_file import bisection_document
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, Search, SurveyRow, find_runs, survey_one
 from forensics.diagnose.survey_pool import survey
+from forensics.runlog.run import load_run
+from tests.unit.render.sample_bisections import raised
 
 
 def write_run(directory: Path, *, bad_from: int = 1000, rows: int = 60) -> str:
@@ -196,3 +201,15 @@ def test_the_worst_comes_first_and_a_run_that_raised_before_the_healthy() -> Non
     ]
     ordered = [row.path for row in sorted(rows, key=lambda row: row.order)]
     assert ordered == ["dead", "part", "warned", "raised", "closed", "short", "note"]
+
+
+def test_a_root_that_only_a_bisection_shows_has_what_was_located_for_a_name(
+    tmp_path: Path,
+) -> None:
+    rows = "".join(f"{step},0.1,1.0,{2 - step / 100},0\n" for step in range(40))
+    (tmp_path / "steps.csv").write_text(f"step,lr,grad_l2_pre_clip,loss,skipped\n{rows}")
+    steps = load_run(tmp_path).steps
+    document = bisection_document(replace(raised(), first_bad_step=39), steps)
+    (tmp_path / "bisect.json").write_text(json.dumps(document))
+    row = survey_one(str(tmp_path), Choice())
+    assert (row.root, row.step, row.status) == ("F.batch_norm", 39, "faulty")

@@ -125,3 +125,19 @@ def test_a_row_is_judged_alike_in_the_log_and_in_a_replay(
     table = log(loss=losses)
     alone = [predicate.holds({"loss": loss}) for loss in losses]
     assert predicate.rows(table).tolist() == alone
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (None, "finite"),
+        ("loss > 1e1", "loss at most 1e1"),
+        ("norm>=100", "norm below 100"),
+        ("scale<1", "scale at least 1"),
+        ("lr<=0", "lr above 0"),
+        ("loss==nan", "loss other than nan"),
+        ("skipped", "not skipped"),
+    ],
+)
+def test_what_is_not_bad_has_words_of_its_own(asked: str | None, words: str) -> None:
+    assert parse_bad(asked).otherwise == words

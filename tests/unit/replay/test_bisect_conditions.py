@@ -8,6 +8,8 @@ import pytest
 
 from forensics.diagnose.bisection_result import BisectStatus
 from forensics.errors import UsageError
+from forensics.render.bisection_phrases import outcome
+from forensics.replay.bisect import bisect_run
 from tests.unit.replay.bisections import quick
 
 
@@ -47,3 +49,14 @@ def test_the_range_leaves_the_bad_step_out(
 def test_a_range_that_ends_before_it_begins(bad_sample: Path) -> None:
     with pytest.raises(UsageError, match="ends before it begins"):
         quick(bad_sample, from_step=9, until_step=3)
+
+
+def test_trials_say_what_was_asked_for_and_not_that_the_run_is_finite(mine: Path) -> None:
+    """Its step 9 is NaN, which passes every limit."""
+    result = bisect_run(
+        mine, recipe=f"{mine.parent / 'mine.py'}:mine", bad="loss>100", further_steps=3
+    )
+    told = {trial.change: outcome(trial, result.first_bad_step) for trial in result.what_if}
+    assert told["without the guilty samples"] == "loss at most 100, and for the next 3 steps"
+    assert result.remedy[0].endswith("loss at most 100, proven for 3 steps after it.")
+    assert "finite" not in " ".join(result.remedy)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from forensics.diagnose.bisection_result import BisectStatus, Persistence
+from forensics.replay.bisect import bisect_run
 from tests.unit.replay.bisections import quick, recorded
 
 
@@ -113,8 +114,10 @@ def short(config):
 def test_no_sample_is_to_blame_for_a_schedule_that_raises(tmp_path: Path) -> None:
     (tmp_path / "short.py").write_text(SHORT_SCHEDULE)
     recipe = f"{tmp_path / 'short.py'}:short"
-    result = quick(recorded(recipe, tmp_path / "run"), recipe=recipe)
+    result = bisect_run(recorded(recipe, tmp_path / "run"), recipe=recipe, further_steps=1)
     assert result.origin is not None
     assert (result.first_bad_step, result.origin.phase) == (9, "scheduler")
+    assert result.persistence is Persistence.PERSISTENT
+    assert [trial.change for trial in result.what_if if "rate" in trial.change] == []
     assert (result.samples, result.samples_note, result.batch_size) == ((), "", 0)
     assert result.raised

@@ -13,7 +13,7 @@ import torch
 
 from forensics.diagnose.bisection_file import NAME, bisection_of
 from forensics.diagnose.bisection_result import BisectStatus
-from forensics.errors import UsageError
+from forensics.errors import TerminatedError, UsageError
 from forensics.replay.bisect import bisect_run
 from forensics.runlog.run import load_run
 from tests.unit.replay.bisections import quick
@@ -46,10 +46,10 @@ def test_an_interrupt_leaves_what_is_known(bad_sample: Path) -> None:
 def test_an_interrupt_of_the_trials_keeps_the_located_step(bad_sample: Path) -> None:
     def stop(text: str, done: int, total: int) -> None:
         if text.startswith("what if"):
-            raise KeyboardInterrupt
+            raise TerminatedError
 
     result = bisect_run(bad_sample, progress=stop)
-    assert result.status is BisectStatus.PARTIAL
+    assert (result.status, result.terminated) == (BisectStatus.PARTIAL, True)
     assert result.origin is not None
     assert (result.first_bad_step, result.samples) == (30, (7,))
 
