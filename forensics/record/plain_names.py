@@ -29,10 +29,14 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def named_parameters(
     model: nn.Module, *, remove_duplicate: bool = True
 ) -> Iterator[tuple[str, Tensor]]:
-    """``model.named_parameters()`` by plain names."""
-    names = PlainNames(model)
+    """``model.named_parameters()`` by plain names; of ``fully_shard`` the ones that last.
+
+    After a forward, until the next backward, a module may hold whole parameters in their place:
+    their memory is taken away at any time.
+    """
+    names, lasting = PlainNames(model), _lasting(model)
     for name, parameter in model.named_parameters(remove_duplicate=remove_duplicate):
-        yield names(name), parameter
+        yield names(name), lasting.get(id(parameter), parameter)
 
 
 def named_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -84,6 +88,20 @@ class PlainState:
         """Into the model; RuntimeError, as torch raises it, where names or shapes differ."""
         wrapped = {self._names(name): name for name in self._model.state_dict()}
         self._model.load_state_dict({wrapped.get(name, name): v for name, v in state.items()})
+
+
+def _lasting(model: nn.Module) -> dict[int, Tensor]:
+    """Of each parameter that ``fully_shard`` has put together, by ``id``, the sharded one."""
+    found: dict[int, Tensor] = {}
+    for module in model.modules():
+        if any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__):
+            state = getattr(module, "_get_fsdp_state", lambda: None)()
+            for group in getattr(state, "_fsdp_param_groups", ()):
+                for member in getattr(group, "fsdp_params", ()):
+                    whole = getattr(member, "_unsharded_param", None)
+                    found[id(whole)] = member.sharded_param
+    found.pop(id(None), None)
+    return found
 
 
 def _level(module: nn.Module) -> str:

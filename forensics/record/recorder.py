@@ -316,7 +316,8 @@ class Recorder:
     def write(self, log: StepLog | SkipLog) -> None:
         """The finished step: on disk before this returns, as far as the disk allows."""
         self.last, self.guard.step = log, log.step
-        self._output.write(log, hold=self._watch is not None and self._watch.waiting)
+        hold = self._watch is not None and self._watch.waiting
+        self._output.write(log, hold=hold, arrival=self._arrival.names)
         self._step = log.step + 1
         if not self.keeper.manifest.arrival_order and self._arrival.settled:
             self.keeper.update(arrival_order=tuple(self._arrival.names))

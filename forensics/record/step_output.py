@@ -147,12 +147,15 @@ class StepOutput:
             if self._due(step) or (bad and self._bad_in_a_row < MOST_BAD_SNAPSHOTS):
                 self._take(step, grads, scaled)
 
-    def write(self, log: StepLog | SkipLog, *, hold: bool = False) -> None:
+    def write(
+        self, log: StepLog | SkipLog, *, hold: bool = False, arrival: Sequence[str] = ()
+    ) -> None:
         """The finished step: on disk before this returns, as far as the disk allows.
 
         Args:
             log: the step.
             hold: keep its row until ``complete`` tells the norm after the clip.
+            arrival: the order in which gradients arrive, as far as it is known.
         """
         # A loss is this rank's alone: where all ranks take a snapshot, it must be no reason to.
         bad = log.bad if self.shards is None else self._bad_grads
@@ -168,7 +171,7 @@ class StepOutput:
         else:
             self._files.write_row(row)
         if self._ranks is not None:
-            self._ranks.write(row)
+            self._ranks.write(row, arrival)
         self._files.write_snapshot(self._snapshot)
         if self._hooks is not None and self._hooks.armed:
             self._files.write_activations(log.step, *self._hooks.collect(log.scaler_scale))

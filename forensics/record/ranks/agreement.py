@@ -2,32 +2,29 @@
 
 Sums over ranks wait for all of them. A recorder on some ranks only, or with other options there,
 would hold up the training for ever. So the ranks first leave word in the store they met by, where
-nobody waits longer than he wants to; the first verdict there counts for all.
+nobody waits longer than he wants to; the first verdict there counts for all. What rank 0 alone
+knows, such as the folder that a trainer has chosen, the others find there, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch import distributed as dist
 
-from forensics.record.local_part import is_distributed
-from forensics.record.ranks.world import World, current_world
+from forensics.record.ranks.world import World
 
 PATIENCE_S = 120.0
 """Seconds that ranks may come apart: the model was sharded by all of them a moment before."""
 
 _made: Counter[str] = Counter()
-"""How many recorders this process has made of a run directory, or left to rank 0."""
-
-_NONE = b"none"
-"""The word of a rank that makes no recorder."""
+"""How many recorders this process has made of a run directory; how often it has told or asked."""
 
 
 def disagreement(world: World, run_dir: Path, plan: Sequence[Any]) -> str:
@@ -53,19 +50,33 @@ def disagreement(world: World, run_dir: Path, plan: Sequence[Any]) -> str:
     return "" if verdict == "alike" else str(verdict)
 
 
-def leave_to_rank_zero(run_dir: Path, model: nn.Module) -> None:
-    """This rank makes no recorder of the run: where rank 0 would wait for one, it says so.
+def as_rank_zero_knows(what: str, know: Callable[[], str], world: World) -> str:
+    """What rank 0 knows and the others may not; rank 0 itself waits for nobody.
 
     Args:
-        run_dir: of the run, alike on all ranks.
-        model: that is trained; only a sharded one makes rank 0 wait.
+        what: it is, in a word; each rank asks for it as often as rank 0 does.
+        know: asked on rank 0 alone.
+        world: this rank among all.
+
+    Returns:
+        It; empty where rank 0 does not say.
     """
-    world = current_world()
-    if world.size == 1 or not any(map(is_distributed, model.parameters())):
-        return
-    store = _store()
-    if store is not None:
-        store.set(f"{_next_key(run_dir)}/{world.rank}", _NONE.decode())
+    if world.size == 1:
+        return know()
+    store, key = _store(), f"forensics/{what}/{_made[what]}"
+    _made[what] += 1
+    if world.leads:
+        known = know()
+        if store is not None:
+            store.set(key, known)
+        return known
+    try:
+        if store is None:
+            return ""
+        store.wait([key], timedelta(seconds=PATIENCE_S))
+        return str(store.get(key).decode())
+    except RuntimeError:
+        return ""
 
 
 def plan_of(parameters: Sequence[tuple[str, Tensor]]) -> list[Any]:
@@ -82,10 +93,7 @@ def _judge(store: Any, key: str, world: World) -> None:
         except RuntimeError:
             verdict = f"rank {rank} has made no Recorder of this run"
             break
-        if (word := store.get(f"{key}/{rank}")) == _NONE:
-            verdict = f"rank {rank} makes no Recorder under this trainer"
-            break
-        if word != own:
+        if store.get(f"{key}/{rank}") != own:
             verdict = f"the Recorder of rank {rank} has other parameters or options than rank 0's"
             break
     store.compare_set(f"{key}/verdict", "", verdict)

@@ -57,6 +57,8 @@ class FsdpGradients(OwnGradients):
         self._first_run: list[RemovableHandle] = [
             module.register_forward_pre_hook(self._attach, prepend=True) for module in self._modules
         ]
+        if any(map(_has_run, self._modules)):  # a trainer tells of itself only later
+            self._attach()
 
     def saw(self, group: Any, buffer: Tensor) -> None:
         """The gradients of one module are about to be scattered; no error of it may end that."""
@@ -203,6 +205,12 @@ class _Scattered:
 def is_fully_sharded(module: nn.Module) -> bool:
     """Is it a module under ``fully_shard``? Asked without importing that."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def _has_run(module: Any) -> bool:
+    """Has a forward passed?"""
+    state = getattr(module, "_get_fsdp_state", lambda: None)()
+    return getattr(state, "_is_root", None) is not None
 
 
 def _divided_by(group: Any, dtype: torch.dtype) -> float:

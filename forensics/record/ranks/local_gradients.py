@@ -30,6 +30,10 @@ Hook = Callable[[Any, Bucket], Any]
 """``(state, bucket) → future``: what ``register_comm_hook`` takes."""
 
 
+MOST_PASSES = 100
+"""Backward passes kept until a step is read: a loop that never asks fills no memory."""
+
+
 @dataclass(frozen=True)
 class LocalNorms:
     """The gradients of one rank in one step.
@@ -71,27 +75,51 @@ class MeasuringHook:
         self.__name__ = getattr(hook, "__name__", type(hook).__name__)
         self.__qualname__ = getattr(hook, "__qualname__", self.__name__)
         self.__signature__ = inspect.signature(hook)  # DistributedDataParallel looks at it
-        self.reducing: Callable[[], None] | None = None
-        """Told when the last bucket of a step goes to the reduction."""
-        self._buckets: list[SeenBucket] = []
+        self._reducing: Callable[[], None] | None = None
+        self._say: Callable[[str], None] = lambda _: None
+        self._passes: list[list[SeenBucket]] = []
+
+    def listen(self, reducing: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Measure from now on.
+
+        Args:
+            reducing: told when the last bucket of a backward pass goes to the reduction.
+            say: told in one clause why nothing can be measured.
+        """
+        self._reducing, self._say = reducing, say
+
+    def rest(self) -> None:
+        """Only hand on from now on."""
+        self._reducing, self._passes = None, []
 
     def __call__(self, state: Any, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
         """Measure the bucket, then reduce it."""
-        if bucket.index() == 0:
-            self._buckets.clear()
-        self._buckets.append(measured(bucket))
-        if self.reducing is not None and bucket.is_last():
-            self.reducing()
+        if self._reducing is not None:
+            try:
+                self._see(bucket)
+            except Exception as error:  # noqa: BLE001 - a record is never worth a training
+                self._say(f"local gradient norms: {type(error).__name__} while they were measured")
+            if bucket.is_last():
+                self._reducing()
         reduced: torch.futures.Future[torch.Tensor] = self.hook(state, bucket)
         return reduced
 
     def take(self) -> LocalNorms | None:
-        """What was measured since the last call, in one read; None where nothing was reduced."""
-        buckets, self._buckets = self._buckets, []
-        if not buckets:
-            return None
-        read_buckets(buckets)
-        return norms_of(buckets)
+        """What was measured since the last call, in one read; None where nothing was reduced.
+
+        Of several backward passes, each reduced by itself, it is the first bad one, else the last:
+        what one rank's gradients had in them is in those of all ranks in the next pass.
+        """
+        passes, self._passes = self._passes, []
+        read_buckets([bucket for buckets in passes for bucket in buckets])
+        found = [norms_of(buckets) for buckets in passes]
+        return next((norms for norms in found if norms.nonfinite), found[-1] if found else None)
+
+    def _see(self, bucket: Bucket) -> None:
+        if bucket.index() == 0 or not self._passes:
+            del self._passes[MOST_PASSES:]
+            self._passes.append([])
+        self._passes[-1].append(measured(bucket))
 
 
 def read_buckets(buckets: Sequence[SeenBucket]) -> None:
@@ -137,7 +165,12 @@ class OwnGradients:
 
     Args:
         names: of the parameters, by ``id``.
+
+    Attributes:
+        shared_norm: is the norm of the reduced gradients one that all ranks should agree on?
     """
+
+    shared_norm = True
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
@@ -147,14 +180,21 @@ class OwnGradients:
     def fetch(self) -> None:
         """Read what was measured; best where the loop has just waited for the device anyway."""
 
-    def take(self, scale: float) -> dict[str, Any]:
-        """Cells of this rank's row: its norm, unscaled, and what in it was not finite."""
+    def take(self, scale: float, arrival: Sequence[str] = ()) -> dict[str, Any]:
+        """Cells of this rank's row: its norm, unscaled, and what in it was not finite.
+
+        Args:
+            scale: the loss scale in force.
+            arrival: the order in which gradients arrive: the first one is nearest the fault.
+        """
         self.fetch()
         norms, self._norms = self._norms, None
         if norms is None:
             return {}
         first, self._first = self._first, None
-        names = (self._names.get(id(parameter), "") for parameter in norms.bad)
+        place = {name: i for i, name in enumerate(arrival)}
+        named = (self._names.get(id(parameter), "") for parameter in norms.bad)
+        names = sorted(named, key=lambda name: place.get(name, len(place)))
         return {
             "grad_l2_local": norms.total / scale if scale else math.nan,
             "grad_local_nonfinite": norms.nonfinite,
@@ -169,13 +209,14 @@ class OwnGradients:
 
 
 class LocalGradients(OwnGradients):
-    """Measures the gradients of a DistributedDataParallel model on this rank.
+    """Measures the gradients of DistributedDataParallel models on this rank.
 
-    The hook is registered when the model first runs, so that a loop may register one of its own
-    until then. Where it does, without ``MeasuringHook``, nothing can be measured.
+    The hook is registered when a model first runs, so that a loop may register one of its own until
+    then; at once where it has run already. Where the loop does, without ``MeasuringHook``, nothing
+    can be measured.
 
     Args:
-        model: as the loop trains it.
+        model: as the loop trains it; itself or in it one such model or several.
         names: of the parameters, by ``id``.
         reducing: told when the last gradients of a step go to the reduction.
         say: told in one clause why nothing can be measured.
@@ -190,43 +231,53 @@ class LocalGradients(OwnGradients):
     ) -> None:
         super().__init__(names)
         self._reducing, self._say = reducing, say
-        self._hook: MeasuringHook | None = None
-        self._first_run: RemovableHandle | None = None
-        replica = next((m for m in model.modules() if isinstance(m, DistributedDataParallel)), None)
-        if replica is None:
+        self._hooks: list[MeasuringHook] = []
+        self._first_run: dict[int, RemovableHandle] = {}
+        replicas = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
+        if not replicas:
             say("local gradient norms: the model is not in DistributedDataParallel")
-            return
-        self._first_run = replica.register_forward_pre_hook(self._attach)
+        for replica in replicas:
+            if getattr(replica, "_lazy_init_ran", False):  # a trainer tells of itself only later
+                self._attach(replica)
+            else:
+                self._first_run[id(replica)] = replica.register_forward_pre_hook(self._runs)
 
     def fetch(self) -> None:
-        """Read what the hook has measured."""
-        if self._hook is not None:
-            self._norms = self._hook.take() or self._norms
+        """Read what the hooks have measured; of several readings in a step the first bad one."""
+        found = [norms for hook in self._hooks if (norms := hook.take()) is not None]
+        if found and not (self._norms is not None and self._norms.nonfinite):
+            self._norms = LocalNorms(
+                combine([norms.total for norms in found]),
+                sum(norms.nonfinite for norms in found),
+                tuple(parameter for norms in found for parameter in norms.bad),
+            )
 
     def close(self) -> None:
-        """Tell nobody any more. The hook itself stays: DistributedDataParallel cannot drop one."""
-        if self._first_run is not None:
-            self._first_run.remove()
-        if self._hook is not None:
-            self._hook.reducing = None
+        """Measure no more. A hook itself stays: DistributedDataParallel cannot drop one."""
+        for first_run in self._first_run.values():
+            first_run.remove()
+        for hook in self._hooks:
+            hook.rest()
 
-    def _attach(self, replica: nn.Module, _: Any) -> None:
-        """Before the first forward: register the hook, or use the loop's own that measures."""
-        if self._first_run is not None:
-            self._first_run.remove()
-            self._first_run = None
+    def _runs(self, replica: nn.Module, _: Any) -> None:
+        """Before the first forward."""
+        self._first_run.pop(id(replica)).remove()
         assert isinstance(replica, DistributedDataParallel)
+        self._attach(replica)
+
+    def _attach(self, replica: DistributedDataParallel) -> None:
+        """Register the hook, or use the loop's own that measures."""
         registered = [hook for hook, _ in replica._comm_hooks]
-        self._hook = next((hook for hook in registered if isinstance(hook, MeasuringHook)), None)
+        hook = next((hook for hook in registered if isinstance(hook, MeasuringHook)), None)
         try:
-            if self._hook is None:
-                self._hook = MeasuringHook()
-                replica.register_comm_hook(replica.process_group, self._hook)
+            if hook is None:
+                hook = MeasuringHook()
+                replica.register_comm_hook(replica.process_group, hook)
         except RuntimeError:
-            self._hook = None
             self._say(
                 "local gradient norms: the loop has a communication hook of its own; register "
                 "forensics.record.ranks.MeasuringHook(hook) in its place"
             )
             return
-        self._hook.reducing = self._reducing
+        hook.listen(self._reducing, self._say)
+        self._hooks.append(hook)

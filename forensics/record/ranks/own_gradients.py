@@ -23,6 +23,9 @@ def own_gradients(
 ) -> OwnGradients:
     """What measures them under FSDP, DDP or tensor parallelism alone.
 
+    Under the first version of FSDP nothing does: what ``gradients()`` measures is then this rank's
+    part of the reduced ones.
+
     Args:
         model: as the loop trains it.
         names: of the parameters, by ``id``.
@@ -34,10 +37,22 @@ def own_gradients(
     modules = list(model.modules())
     if any(is_fully_sharded(module) for module in modules):
         return FsdpGradients(model, names, waits, say)
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
+        say(
+            "gradient norms: the model is under FullyShardedDataParallel, and they are of what "
+            "rank 0 holds; fully_shard is recorded as a whole"
+        )
+        return OwnParts(names)
     replicated = any(isinstance(module, DistributedDataParallel) for module in modules)
     if not replicated and any(is_distributed(parameter) for parameter in model.parameters()):
         return PartGradients(names)
     return LocalGradients(model, names, reducing, say)
+
+
+class OwnParts(OwnGradients):
+    """Where each rank measures other reduced gradients than the others, and no own ones."""
+
+    shared_norm = False
 
 
 class PartGradients(OwnGradients):

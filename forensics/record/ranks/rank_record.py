@@ -77,9 +77,16 @@ class RankRecord:
         self._local.hand(grads)
         self._put(Stage.REDUCED)
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """The finished step, as this rank has it."""
-        cells = {**row, **self._local.take(float(row["scaler_scale"]))}
+    def write(self, row: Mapping[str, Any], arrival: Sequence[str] = ()) -> None:
+        """The finished step, as this rank has it.
+
+        Args:
+            row: of the run's step log.
+            arrival: the order in which gradients arrive, as far as it is known.
+        """
+        cells = {**row, **self._local.take(float(row["scaler_scale"]), arrival)}
+        if not self._local.shared_norm:
+            cells.pop("grad_l2_pre_clip", None)
         with self._guard.writing("ranks", UsageError):  # an older log may have other columns
             if self._rows is None:
                 self._rows = StepWriter(self._path, self.columns, append=self._append)

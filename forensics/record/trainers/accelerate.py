@@ -15,6 +15,8 @@ What lies between unscale and clip cannot be reached from outside, for the accel
 one call. So its ``unscale_gradients`` is followed by the measuring, on this one accelerator and for
 as long as the recorder is open; ``backward`` tells the losses, and where there are several
 optimizers ``clip_grad_norm_`` tells whose turn it is. None of them computes anything else.
+
+Of several processes each makes one: rank 0 writes the run, all write a log of their own.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from torch import Tensor, nn
 
 from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
+from forensics.record.ranks.world import unwrapped
 from forensics.record.recorder import Recorder
 from forensics.record.trainers.exits import close_at_exit
 
@@ -70,7 +73,7 @@ class AcceleratedRecorder:
         first_step: int = 0,
         **options: Any,
     ) -> None:
-        plain = accelerator.unwrap_model(model)
+        plain = unwrapped(model)
         prepared = optimizers if isinstance(optimizers, Sequence) else [optimizers]
         inner: list[Any] = [getattr(optimizer, "optimizer", optimizer) for optimizer in prepared]
         scaler = accelerator.scaler
@@ -85,7 +88,7 @@ class AcceleratedRecorder:
             )
         self.recorder = Recorder(
             run_dir,
-            plain,
+            model,
             inner,
             scaler=scaler,
             max_norm=max_norm,

@@ -5,7 +5,7 @@
 
 Works with ``lightning`` and with ``pytorch_lightning``, whichever is installed. Lightning calls
 back after it has unscaled the gradients and before it clips them, and hands every loss to callbacks
-as it goes backward.
+as it goes backward. Of several processes rank 0 writes the run, and all write a log of their own.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
-from forensics.record.ranks.agreement import leave_to_rank_zero
+from forensics.record.ranks.agreement import as_rank_zero_knows
+from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.recorder import Recorder
+from forensics.record.trainers.data_position import note_position
 from forensics.record.trainers.exits import close_after, close_at_exit
 from forensics.runlog.manifest import Manifest
 
@@ -38,7 +40,7 @@ _PRECISION = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32"}
 
 
 class ForensicsCallback(Callback):
-    """Records what a Lightning Trainer does; on the first process alone.
+    """Records what a Lightning Trainer does, on every process.
 
     One row is one batch in which an optimizer had its turn. Its loss is the sum of what went
     backward for it: with accumulation that is the mean over the micro-batches, for Lightning
@@ -62,6 +64,7 @@ class ForensicsCallback(Callback):
         self._options = options
         self._losses: list[Tensor] = []
         self._turn = self._told = False
+        self._first_batch: int | None = None
         self._noted: set[str] = set()
         self._saving_at = 0
 
@@ -69,16 +72,17 @@ class ForensicsCallback(Callback):
         """Open the run."""
         if not trainer.optimizers:
             return
+        if not trainer.is_global_zero and current_world().leads:
+            return  # processes that torch.distributed does not know: the first one records
         run_dir = self._run_dir(trainer)
-        if not trainer.is_global_zero:
-            leave_to_rank_zero(run_dir, pl_module)
+        if run_dir is None:
             return
         optimizers = list(trainer.optimizers)
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         self._noted = self._states(trainer)
         self.recorder = Recorder(
             run_dir,
-            pl_module,
+            _as_trained(trainer, pl_module),
             optimizers,
             scaler=scaler,
             max_norm=_max_norm(trainer),
@@ -87,6 +91,13 @@ class ForensicsCallback(Callback):
             **{"extras": ("epoch", "val_loss"), **self._options},
         )
         close_at_exit(self.recorder)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Remember the first batch of a step."""
+        if self._first_batch is None:
+            self._first_batch = batch_idx
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
         """Keep the loss, on its device."""
@@ -111,8 +122,9 @@ class ForensicsCallback(Callback):
             return
         if self._turn:
             self.recorder.note(epoch=float(trainer.current_epoch))
+            note_position(self.recorder, self._first_batch)
             self.recorder.end_step(None if self._told else self._loss())
-            self._losses, self._turn = [], False
+            self._losses, self._turn, self._first_batch = [], False, None
         self._note_states(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
@@ -134,11 +146,12 @@ class ForensicsCallback(Callback):
         """Close the run, and say what ended it."""
         self._close(trainer, exception)
 
-    def _run_dir(self, trainer: Any) -> Path:
-        """Ask on every rank: Lightning broadcasts its ``log_dir``, and waits until all have."""
+    def _run_dir(self, trainer: Any) -> Path | None:
+        """Where the run lies; None where only rank 0 knows, and has no callback."""
         if self.run_dir:
             return Path(self.run_dir)
-        return Path(trainer.log_dir or trainer.default_root_dir) / "forensics"
+        told = as_rank_zero_knows("log-dir", lambda: _log_dir(trainer), current_world())
+        return Path(told) / "forensics" if told else None
 
     def _close(self, trainer: Any, error: BaseException | None) -> None:
         if self.recorder is not None:
@@ -167,6 +180,21 @@ class ForensicsCallback(Callback):
             paths.add(getattr(callback, "last_model_path", ""))
             paths.add(getattr(callback, "best_model_path", ""))
         return paths - {""}
+
+
+def _as_trained(trainer: Any, module: Any) -> Any:
+    """The module in the wrapper that reduces its gradients, where the strategy has made one."""
+    model = getattr(trainer.strategy, "model", None)
+    return model if isinstance(model, nn.Module) and unwrapped(model) is module else module
+
+
+def _log_dir(trainer: Any) -> str:
+    """As ``trainer.log_dir``, which is a broadcast: a callback on rank 0 alone would wait in it."""
+    logger = next(iter(trainer.loggers), None)
+    kinds = {kind.__name__ for kind in type(logger).__mro__}
+    versioned = not kinds.isdisjoint(("TensorBoardLogger", "CSVLogger"))
+    chosen = getattr(logger, "log_dir" if versioned else "save_dir", None)
+    return str(chosen or trainer.default_root_dir)
 
 
 def _max_norm(trainer: Any) -> float | None:
