@@ -157,9 +157,19 @@ def _windows_above(clip: Clip, judged: BoolArray, window: int, share: float) -> 
     return result
 
 
-def quantiles(signals: Signals) -> str:
-    """Quantiles of the norm before the clip, as a clause; empty where too few are known."""
-    told = finite_percentiles(signals.norm[judged_rows(signals)], (50, 90, 99))
+def quantiles(signals: Signals, inside: BoolArray) -> str:
+    """Quantiles of the norm before the clip, as a clause; empty where too few are known.
+
+    Args:
+        signals: the run.
+        inside: the rows that are told of, shape (rows,). What comes after the first trouble is
+            left out where that leaves most of them.
+    """
+    sound = np.zeros(len(inside), dtype=bool)
+    sound[judged_rows(signals)] = True
+    sound &= inside
+    most = np.count_nonzero(sound) * 2 > np.count_nonzero(inside)
+    told = finite_percentiles(signals.norm[sound if most else inside], (50, 90, 99))
     if told is None:
         return ""
     return f"; norm quantiles 50/90/99 %: {', '.join(number(value) for value in told)}"

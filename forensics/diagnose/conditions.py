@@ -111,6 +111,25 @@ def most_of_it_came_after(signals: Signals, root: Finding, consequence: Finding)
     return consequence.first_step <= root.first_step <= middle
 
 
+def at_the_seam(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The consequence starts within two rows of the root; what no smoothing dates, not before."""
+    early = 0 if consequence.rule == "nonfinite-loss" else 2
+    return within(early, 2)(signals, root, consequence)
+
+
+def does_not_recover(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """What the root began goes on: most rows until the end are non-finite or skipped.
+
+    A growth of the loss or the norm counts however it ends, and validations use what weights it
+    left.
+    """
+    if not root.rule.startswith("nonfinite") or consequence.rule == "nonfinite-validation":
+        return True
+    rest = slice(_rows(signals, root).start, None)
+    lost = (signals.loss_bad | signals.norm_bad | signals.skipped)[rest]
+    return bool(np.count_nonzero(lost) * 2 > len(lost))
+
+
 def explodes_at_once(signals: Signals, root: Finding, consequence: Finding) -> bool:
     """The norm grows a thousandfold within 100 rows: then it is the growth that is to be told."""
     del consequence

@@ -52,7 +52,8 @@ def diagnose(
     from forensics.diagnose.rules import RULES
     from forensics.diagnose.verdict import retold, weigh
 
-    chosen = _choose(RULES if rules is None else rules, select, ignore)
+    known = RULES if rules is None else rules
+    chosen = _choose(known, select, ignore)
     run, result, notes = _bisection_of(run)
     signals = Signals(run)
     settings = {r.id: _settings(r, (thresholds or {}).get(r.id, {})) for r in chosen}
@@ -66,7 +67,8 @@ def diagnose(
             progress(done, len(chosen))
     findings.sort(key=lambda f: (-f.severity, f.first_step))
     with np.errstate(all="ignore"):  # a log may hold any number, and ratios of any two
-        verdict = weigh(signals, tuple(findings), tuple(outcomes))
+        left_out = len(known) - len(chosen)
+        verdict = weigh(signals, tuple(findings), tuple(outcomes), left_out)
         facts = facts_of(signals, verdict.summary)
     diagnosis = Diagnosis(
         run=facts,

@@ -14,7 +14,9 @@ from forensics.diagnose.conditions import (
     about_training,
     at_all,
     at_or_after_spike,
+    at_the_seam,
     both,
+    does_not_recover,
     during,
     explodes_at_once,
     from_then_on,
@@ -38,6 +40,7 @@ from forensics.diagnose.conditions import (
     within,
 )
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.lost_rows import tells_lost_rows
 from forensics.diagnose.optimizer_facts import never_stepped
 from forensics.diagnose.signals import Signals
 from forensics.frozen import dataclass
@@ -60,11 +63,13 @@ def may_be_root(signals: Signals, finding: Finding) -> bool:
     """Can a story begin with this finding?
 
     Of symptoms only with a clip that starves the run, and with an optimizer that never stepped.
+    Rows that could not be written are nothing that the training did.
     """
     if finding.rule == "dead-run" and never_stepped(signals):
         return True
     starving = finding.rule == "clipping-every-step" and finding.severity >= Severity.WARNING
-    return finding.rule not in NEVER_ROOTS or (starving and starves(signals))
+    symptom = finding.rule in NEVER_ROOTS or tells_lost_rows(finding)
+    return not symptom or (starving and starves(signals))
 
 
 LR_REACH = 100
@@ -94,7 +99,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         ("broken-log", "resume-seam"),
         (*_GROWTH, "learning-rate-fault", "loss-scale-policy-broken", "nonfinite-loss"),
-        both(is_serious, within(2, 2)),
+        both(is_serious, at_the_seam),
         "it starts at the seam",
     ),
     Explanation(
@@ -370,7 +375,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         ("nonfinite-loss", "nonfinite-gradient", "loss-divergence", "gradient-explosion"),
         ("overfitting", "nonfinite-validation", *_CLIPPING, "instability-at-warmup-end"),
-        from_then_on,
+        both(does_not_recover, from_then_on),
         "what comes after is no training any more",
     ),
 )

@@ -18,6 +18,7 @@ from forensics.diagnose.finding import (
     Status,
     Verdict,
 )
+from forensics.diagnose.lost_rows import lost_rows, tells_lost_rows
 from forensics.diagnose.next_command import command_for_exception, next_command
 from forensics.diagnose.open_questions import not_judged, open_questions
 from forensics.diagnose.raised import raised
@@ -44,7 +45,10 @@ TOO_SHORT = 10
 
 
 def weigh(
-    signals: Signals, findings: tuple[Finding, ...], outcomes: tuple[RuleOutcome, ...]
+    signals: Signals,
+    findings: tuple[Finding, ...],
+    outcomes: tuple[RuleOutcome, ...],
+    left_out: int = 0,
 ) -> Verdict:
     """Weigh the findings into one verdict.
 
@@ -52,10 +56,11 @@ def weigh(
         signals: the run.
         findings: most severe first, then by step; the verdict's indices point here.
         outcomes: every rule's outcome, for what could not be judged.
+        left_out: how many rules were not asked.
     """
     serious = [i for i, f in enumerate(findings) if f.severity >= Severity.WARNING]
-    if not serious:
-        return _silent(signals, outcomes)
+    if all(tells_lost_rows(findings[i]) for i in serious):
+        return replace(_silent(signals, outcomes, left_out), unrelated=tuple(serious))
     weighed = findings[:MOST_WEIGHED]
     chains = _chains(_edges(signals, weighed), len(weighed))
     root = _root(signals, weighed, chains)
@@ -147,10 +152,16 @@ def _rootless(signals: Signals, findings: tuple[Finding, ...]) -> Verdict:
     )
 
 
-def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
+def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...], left_out: int) -> Verdict:
     """No finding at warning or above: healthy, as far as the log can tell."""
+    if left_out and not outcomes:
+        return Verdict(
+            status=Status.INSUFFICIENT_DATA, summary="nothing was judged: no rule was asked"
+        )
     rows = len(signals)
     gaps = not_judged(signals)
+    if left_out > len(outcomes):  # a rule or two are left out on purpose
+        gaps = (f"Rules asked: {len(outcomes):,} of {len(outcomes) + left_out:,}.", *gaps)
     end = raised(signals)
     if end is not None:
         return Verdict(
@@ -180,13 +191,12 @@ def _silent(signals: Signals, outcomes: tuple[RuleOutcome, ...]) -> Verdict:
 
 def _lost_rows(signals: Signals) -> str:
     """What the log cannot say because its rows could not be written; empty where all were."""
-    manifest = signals.run.manifest
-    lost = [] if manifest is None else [m for m in manifest.missing if m.startswith("steps.csv")]
+    lost = lost_rows(signals)
     if not lost:
         return ""
     return (
-        f"Rows were lost: {lost[0]}. The {step_count(len(signals))} that were written show no "
-        f"fault; what happened in the others is not known."
+        f"Rows were lost: {lost[0].clause}. The {step_count(len(signals))} that were written show "
+        f"no fault; what happened in the others is not known."
     )
 
 
@@ -207,10 +217,17 @@ def _healthy(signals: Signals, gaps: tuple[str, ...]) -> str:
     rows = _covered(signals)
     text = "healthy."
     if skips:
-        text = f"healthy. {step_count(skips)} of {rows:,} skipped: the loss scaler at work."
+        text = f"healthy. {step_count(skips)} of {rows:,} skipped{_whose_skips(signals)}."
     if gaps:
         text = text.replace("healthy.", "healthy as far as this log can tell.", 1)
     return text
+
+
+def _whose_skips(signals: Signals) -> str:
+    """That the loss scaler made the skips, where there is one and it was not for the loss."""
+    for_the_loss = bool((signals.skipped & signals.loss_bad).any())
+    scaled = signals.precision not in ("fp32", "bf16")
+    return ": the loss scaler at work" if scaled and not for_the_loss else ""
 
 
 def _summary(root: Finding, chain: tuple[Finding, ...]) -> str:

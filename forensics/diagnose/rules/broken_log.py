@@ -2,9 +2,9 @@
 
 What it detects
     What the reader had to mend: a torn last line, NUL bytes, rows glued together, cells that do
-    not parse, headers in the middle, rows out of order; parts of the run that cannot be read; an
-    end that run.json says the run went beyond; and a loss or gradient norm that never changes. One
-    finding a kind of damage.
+    not parse, headers in the middle, rows out of order; parts of the run that cannot be read; rows
+    that the recorder could not write; an end that run.json says the run went beyond; and a loss or
+    gradient norm that never changes. One finding a kind of damage.
 
 Why it matters
     Every other rule reads this log. Damage shows where a machine went down or a disk was full,
@@ -27,6 +27,7 @@ import numpy as np
 
 from forensics.diagnose.blocks import blocks
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.lost_rows import FILE, LostRows, explains_hole, lost_rows
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import number
@@ -89,6 +90,8 @@ def broken_log(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
             kinds.setdefault(repair.kind, []).append(repair)
     for kind, repairs in kinds.items():
         yield _finding(signals, kind, repairs, thresholds)
+    for lost in lost_rows(signals):
+        yield _not_written(lost)
     yield from _lost_end(signals)
     for name in ("loss", "grad_l2_pre_clip"):
         yield from _constant(signals, name, thresholds)
@@ -129,6 +132,23 @@ def _extent(signals: Signals, kind: str, repairs: list[Repair]) -> tuple[int, in
     return (end, end) if kind == "torn-last-line" else (begin, end)
 
 
+def _not_written(lost: LostRows) -> Finding:
+    """Nothing of the training: the disk took no more rows, and it went on."""
+    return Finding(
+        rule="broken-log",
+        severity=Severity.WARNING,
+        message=lost.told(),
+        first_step=lost.first,
+        last_step=lost.last,
+        subject=FILE,
+        cause="The training went on without its record; what happened in those steps is not known.",
+        remedy=(
+            "Make room, or allow the writing, before the next run. A resume from a checkpoint "
+            f"before step {lost.first:,} does those steps again and writes their rows."
+        ),
+    )
+
+
 def _lost_end(signals: Signals) -> Iterator[Finding]:
     """The recorder told how far the run came, and the log does not reach it."""
     manifest, last = signals.run.manifest, signals.last_step
@@ -137,7 +157,7 @@ def _lost_end(signals: Signals) -> Iterator[Finding]:
         return
     # A step that raised, or was interrupted, may be named and have no row.
     rows = (ended.step - last) // max(signals.interval, 1) - (ended.how != "finished")
-    if rows < 2:
+    if rows < 2 or explains_hole(signals, last, ended.step + 1):
         return
     yield Finding(
         rule="broken-log",

@@ -77,7 +77,7 @@ def clipping_every_step(signals: Signals, thresholds: Thresholds) -> Iterator[Fi
         severity=Severity.WARNING if beside else Severity.INFO,
         message=(
             f"{percent(rows.share)} of {rows.count:,} steps between {first:,} and {last:,} are "
-            f"clipped{_at(signals)}{quantiles(signals)}{beside}"
+            f"clipped{_at(signals)}{quantiles(signals, inside)}{beside}"
         ),
         first_step=first,
         last_step=last,

@@ -50,9 +50,8 @@ def _too_little(signals: Signals, thresholds: Thresholds) -> str:
 )
 def clipping_frequent(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding, over all such windows."""
-    rows = clipped_rows(
-        signals, often(signals, thresholds.window, thresholds.share, thresholds.nearly_all)
-    )
+    inside = often(signals, thresholds.window, thresholds.share, thresholds.nearly_all)
+    rows = clipped_rows(signals, inside)
     if rows.count == 0:
         return
     clip = clip_of(signals)
@@ -64,7 +63,7 @@ def clipping_frequent(signals: Signals, thresholds: Thresholds) -> Iterator[Find
         severity=Severity.INFO,
         message=(
             f"{percent(rows.share)} of {rows.count:,} steps between {first:,} and {last:,} are "
-            f"clipped{at}{quantiles(signals)}"
+            f"clipped{at}{quantiles(signals, inside)}"
         ),
         first_step=first,
         last_step=last,

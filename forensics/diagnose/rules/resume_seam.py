@@ -16,7 +16,8 @@ Evidence
 
 Silent when
     Everything goes on as it was; the log has no regular stride, or leaves out a row at a fixed
-    pace. Steps that were done again after a resume, without a jump, are an info.
+    pace; run.json says that the missing rows could not be written (broken-log tells it). Steps that
+    were done again after a resume, without a jump, are an info.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import replace
 import numpy as np
 
 from forensics.diagnose.finding import Evidence, Finding, Severity
+from forensics.diagnose.lost_rows import explains_hole
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.seams import NEAR, Break, Seam, breaks_at, find_seams
 from forensics.diagnose.series import MOST_EPISODES, median
@@ -58,13 +60,19 @@ def resume_seam(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     found = [
         _finding(signals, seam, broken, thresholds)
         for seam in find_seams(signals)
-        if (broken := breaks_at(signals, seam)) or seam.missing or seam.repeated
+        if (broken := breaks_at(signals, seam)) or seam.repeated or _interrupts(signals, seam)
     ]
     found.sort(key=lambda finding: (-finding.severity, finding.first_step))
     told, more = found[:MOST_EPISODES], len(found) - MOST_EPISODES
     if more > 0:
         told[-1] = replace(told[-1], message=f"{told[-1].message} (and {more} more such seams)")
     yield from sorted(told, key=lambda finding: finding.first_step)
+
+
+def _interrupts(signals: Signals, seam: Seam) -> bool:
+    """Are rows missing that were not merely lost on a full disk, while the run went on?"""
+    before, step = signals.step_at(seam.row - 1), signals.step_at(seam.row)
+    return seam.missing > 0 and not explains_hole(signals, before, step)
 
 
 def _finding(signals: Signals, seam: Seam, broken: list[Break], thresholds: Thresholds) -> Finding:

@@ -106,3 +106,14 @@ def test_silent_on_what_resume_seam_tells_and_on_a_sound_log() -> None:
 def test_silent_on_an_empty_table() -> None:
     signals = Signals(Run(Path("x"), StepTable.from_arrays({"step": np.zeros(0)})))
     assert list(broken_log.find(signals, broken_log.defaults)) == []
+
+
+def test_rows_that_could_not_be_written_are_told_once_with_the_reason() -> None:
+    clause = "steps.csv: 1,030 writes failed between steps 970 and 1999 (No space left on device)"
+    columns = {"step": np.arange(970), "loss": np.linspace(3, 2, 970)}
+    manifest = Manifest(ended=Ended("finished", 1999), missing=(clause, "params: 1 write failed"))
+    (finding,) = found(broken_log, signals_of(columns=columns, manifest=manifest))
+    assert finding.severity is Severity.WARNING
+    assert (finding.first_step, finding.last_step) == (970, 1999)
+    assert finding.message.startswith("1,030 rows between steps 970 and 1,999 could not be written")
+    assert "cut" not in finding.cause

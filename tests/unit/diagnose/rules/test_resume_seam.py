@@ -169,3 +169,12 @@ def test_any_log_is_read_without_an_exception(data: st.DataObject) -> None:
         assert signals.step[0] <= finding.first_step <= finding.last_step <= signals.step[-1]
         assert finding.message
         assert finding.remedy
+
+
+def test_silent_on_rows_that_a_full_disk_did_not_take() -> None:
+    columns = without(log(), 300, 419)
+    lost = "steps.csv: 120 writes failed between steps 300 and 419 (No space left on device)"
+    assert judge(columns, Manifest(missing=(lost,))) == []
+    elsewhere = lost.replace("300", "700").replace("419", "819")
+    (finding,) = judge(columns, Manifest(missing=(elsewhere,)))
+    assert finding.first_step == 420
