@@ -1,8 +1,8 @@
 """The names that a model's tensors have without the wrappers around it or within it.
 
-``torch.compile``, DataParallel, DistributedDataParallel, FSDP and activation checkpointing each put
-a level into every name. A record under plain names can be compared with a run that had no wrapper,
-and its states load into the model that a recipe builds.
+``torch.compile``, DataParallel, DistributedDataParallel, FSDP, activation checkpointing and Fabric
+each put a level into every name. A record under plain names can be compared with a run that had no
+wrapper, and its states load into the model that a recipe builds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-_ALWAYS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_ALWAYS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module")
 """Levels that only a wrapper makes, whatever holds them."""
 _AS_MODULE = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine")
 """Classes whose ``module`` is the wrapped one; elsewhere ``module`` is a name like any other."""

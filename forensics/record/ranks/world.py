@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import distributed as dist
@@ -42,14 +42,18 @@ def current_world() -> World:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel, DataParallel and ``torch.compile``."""
-    while True:
-        if isinstance(model, DistributedDataParallel | DataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
+    """The model inside DistributedDataParallel, DataParallel, ``torch.compile`` and Fabric."""
+    while (inner := _inside(model)) is not None:
+        model = inner
+    return model
+
+
+def _inside(model: nn.Module) -> nn.Module | None:
+    """What one wrapper holds; None of a model in none."""
+    if isinstance(model, DistributedDataParallel | DataParallel):
+        return cast(nn.Module, model.module)
+    inner = getattr(model, "_orig_mod", None) or model._modules.get("_forward_module")
+    return inner if isinstance(inner, nn.Module) else None
 
 
 @contextmanager

@@ -18,7 +18,14 @@ from tests.unit.record.trainers.two_trainer_ranks import ACCUMULATION, BAD, STEP
 for package in ("accelerate", "transformers", "lightning"):
     pytest.importorskip(package)
 
-TRAINED = ("accelerate", "accelerate-sharded", "huggingface", "lightning", "lightning-sharded")
+TRAINED = (
+    "accelerate",
+    "accelerate-sharded",
+    "huggingface",
+    "lightning",
+    "lightning-sharded",
+    "fabric",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +48,8 @@ def test_the_rank_that_goes_bad_alone_is_told(runs: Path, name: str) -> None:
     run = load_run(runs / name)
     assert run.manifest is not None
     assert (run.manifest.world_size, run.manifest.missing) == (2, ())
+    names = [parameter.name.removeprefix("body.") for parameter in run.manifest.parameters]
+    assert names == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert len(run.steps) == STEPS
     sound, guilty = both(run)
     for table in (sound, guilty):

@@ -66,6 +66,8 @@ def with_accelerate(run_dir: Path, *, hook: bool = False, sharded: bool = False)
         optimizer = accelerator.prepare(torch.optim.SGD(net.parameters(), 0.05))
     else:
         net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.05))
+    with torch.no_grad():  # a model that has run holds other parameters, and takes hooks only now
+        net(data(0, rank())[0])
     recorder = None
     if rank() == 0 or not hook:
         recorder = AcceleratedRecorder(run_dir, accelerator, net, optimizer, max_norm=1.0)
@@ -170,6 +172,28 @@ def with_lightning(run_dir: Path, home: Path, strategy: Any, *, alone: bool = Fa
     ).fit(Module(), torch.utils.data.DataLoader(batches, batch_size=None))
 
 
+def with_fabric(run_dir: Path) -> None:
+    """A loop of one's own under Fabric."""
+    import lightning
+
+    from forensics import Recorder
+
+    fabric = lightning.Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric.launch()
+    net = model()
+    wrapped, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), 0.05))
+    with Recorder(run_dir, wrapped, optimizer, max_norm=1.0) as recorder:
+        for step in range(STEPS):
+            inputs, targets = data(step, rank())
+            loss = nn.functional.mse_loss(wrapped(spoilt(inputs, step)), targets)
+            fabric.backward(loss)
+            recorder.gradients(loss)
+            fabric.clip_gradients(wrapped, optimizer, max_norm=1.0, error_if_nonfinite=False)
+            optimizer.step()
+            optimizer.zero_grad()
+            recorder.end_step()
+
+
 def run_rank(rank: int, folder: Path, port: int) -> None:
     """What each forked process does."""
     from lightning.pytorch.strategies import ModelParallelStrategy
@@ -183,6 +207,7 @@ def run_rank(rank: int, folder: Path, port: int) -> None:
     with_accelerate(folder / "own-hook", hook=True)
     with_accelerate(folder / "accelerate-sharded", sharded=True)
     with_huggingface(folder)
+    with_fabric(folder / "fabric")
     with_lightning(folder / "lightning", folder / "ddp", "ddp")
     with_lightning(folder / "alone", folder / "alone", "ddp", alone=True)
     by_two = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
