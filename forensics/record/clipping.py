@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from forensics.record.local_part import is_distributed
 from forensics.record.loop_entries import gradients_of
+from forensics.record.readback import Read
 from forensics.record.tensor_norms import combine, measure
 
 CLIP_EPSILON = 1e-6
@@ -63,18 +64,21 @@ class ClipResult(NamedTuple):
 
 
 def grad_norms(
-    named_parameters: Iterable[tuple[str, Tensor]], alongside: Sequence[Tensor] = ()
+    named_parameters: Iterable[tuple[str, Tensor]],
+    alongside: Sequence[Tensor] = (),
+    read: Read | None = None,
 ) -> GradNorms:
     """Measure the gradients of ``named_parameters``; those without one are left out.
 
     Args:
         named_parameters: as ``model.named_parameters()`` gives them.
         alongside: one-element tensors to fetch in the same blocking read.
+        read: how they are read; at once by default.
     """
-    held = [(name, _dense_grad(p)) for name, p in named_parameters if p.grad is not None]
-    names = tuple(name for name, _ in held)
-    grads = tuple(grad for _, grad in held)
-    found = measure(grads, alongside)
+    held = [(name, p, grad) for name, p in named_parameters if (grad := p.grad) is not None]
+    names = tuple([name for name, _, _ in held])
+    grads = tuple([g if g.layout is torch.strided else _values(p) for _, p, g in held])
+    found = measure(grads, alongside, read)
     nonfinite = {name: count for name, count in zip(names, found.nonfinite, strict=True) if count}
     return GradNorms(
         names=names,
@@ -139,13 +143,10 @@ def first_non_finite_grad(
     return min(backwards, key=lambda name: rank.get(name, len(rank)), default=None)
 
 
-def _dense_grad(parameter: Tensor) -> Tensor:
-    """A parameter's gradient; of a sparse one its values, each index once."""
-    grad = parameter.grad
-    assert grad is not None
-    if grad.layout is torch.strided:
-        return grad
-    parameter.grad = grad.coalesce()
+def _values(parameter: Tensor) -> Tensor:
+    """Of a parameter's sparse gradient: its values, each index once."""
+    assert parameter.grad is not None
+    parameter.grad = parameter.grad.coalesce()
     return parameter.grad._values()
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 
 _FIRST_STEP = re.compile(r"failed (?:at step|between steps) (\d+)")
 
@@ -28,6 +29,32 @@ class _Loss:
         return f"{kind}: {times} failed {span} ({self.reason})"
 
 
+class _Caught:
+    """What some exceptions in a block are told to, and then do not leave it.
+
+    A class, as each step enters ten of them: by way of a generator they were a good part of what
+    recording costs.
+    """
+
+    __slots__ = ("_expected", "_told")
+
+    def __init__(
+        self, expected: tuple[type[Exception], ...], told: Callable[[Exception], None]
+    ) -> None:
+        self._expected, self._told = expected, told
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, self._expected):
+            return False
+        self._told(error)
+        return True
+
+
 class DiskGuard:
     """Catches what goes wrong on the disk, says it once a kind of file, and keeps count.
 
@@ -41,31 +68,28 @@ class DiskGuard:
         self._lost: dict[str, _Loss] = {}
         self._earlier: tuple[str, ...] = ()
 
-    @contextmanager
-    def writing(self, kind: str, *further: type[Exception]) -> Iterator[None]:
+    def writing(self, kind: str, *further: type[Exception]) -> _Caught:
         """A write of one kind of file; an OSError in it is noted, and the training goes on.
 
         Args:
             kind: such as ``steps.csv``.
             further: exceptions beside OSError that a full disk causes here.
         """
-        expected: tuple[type[Exception], ...] = (OSError, *further)
-        try:
-            yield
-        except expected as error:
-            self._note(kind, _reason(error), "cannot be written")
+        return _Caught((OSError, *further), partial(self._not_written, kind))
 
-    @contextmanager
-    def shielding(self, call: str) -> Iterator[None]:
+    def shielding(self, call: str) -> _Caught:
         """What the recorder does within somebody's loop: no error of it may end that.
 
         Args:
             call: such as ``gradients()``.
         """
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - a record is never worth a training
-            self._note(call, f"{type(error).__name__}: {_reason(error)}", "failed", "call")
+        return _Caught((Exception,), partial(self._failed, call))
+
+    def _not_written(self, kind: str, error: Exception) -> None:
+        self._note(kind, _reason(error), "cannot be written")
+
+    def _failed(self, call: str, error: Exception) -> None:
+        self._note(call, f"{type(error).__name__}: {_reason(error)}", "failed", "call")
 
     def _note(self, kind: str, reason: str, what: str, noun: str = "write") -> None:
         lost = self._lost.get(kind)

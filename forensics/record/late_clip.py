@@ -8,6 +8,7 @@ does another backward.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -42,8 +43,10 @@ class LateClip:
         if self._max_norm is None or len(entries) != 1 or entries[0].closure:
             return []
         entry = entries[0]
+        if entry.gradients and not _written(*entry.gradients[0]):
+            return []  # as nearly always: the others need not be looked at
         now = gradients_of(entry.optimizer)
-        if not now or not entry.grad_l2 or len(now) != len(entry.gradients):
+        if not now or not (entry.grad_l2 or entry.l2) or len(now) != len(entry.gradients):
             return []
         pairs = list(zip(entry.gradients, now, strict=True))
         written = all(old() is grad and grad._version > version for (old, version), grad in pairs)
@@ -77,3 +80,9 @@ class LateClip:
             math.isclose(now, was * factor, rel_tol=_ALIKE, abs_tol=1e-12 * total)
             for was, now in zip(before, after, strict=True)
         )
+
+
+def _written(gradient: weakref.ref[Tensor], version: float) -> bool:
+    """Has a gradient been written since its stamp, as far as it is there and counted?"""
+    now = gradient()
+    return now is not None and now._version > version

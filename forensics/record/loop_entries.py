@@ -25,11 +25,11 @@ class Entry:
     Attributes:
         optimizer: whose call it was.
         gradients: stamps of all its gradients.
-        grad_l2: the norm of each, shape (); empty where they are not wanted.
+        grad_l2: the norm of each, shape (); empty where they are not wanted, or are known.
         found_inf, grad_scale: what a scaler handed a fused optimizer.
         closure: the gradients were computed within the call.
         overflowed: it was called and did nothing.
-        l2: the norms as read, unscaled.
+        l2: the norms as read, unscaled, or as they are known.
         post: the global norm at its entry.
     """
 
@@ -44,14 +44,15 @@ class Entry:
     post: float = 0.0
 
 
-def entry_of(optimizer: Optimizer, *, measure: bool, closure: bool) -> Entry:
-    """What an optimizer is being handed; with ``measure`` the norms, too."""
-    grads = gradients_of(optimizer)
+def entry_of(
+    optimizer: Optimizer, grads: Sequence[Tensor], *, measure: bool, closure: bool
+) -> Entry:
+    """What an optimizer is being handed: its gradients, and with ``measure`` their norms."""
     # Under a fused optimizer the scaler leaves the unscaling and the skip to the kernel.
     return Entry(
         optimizer,
         stamps(grads),
-        l2_norms([_values(grad) for grad in grads]) if measure else [],
+        l2_norms([_values(grad) if grad.is_sparse else grad for grad in grads]) if measure else [],
         getattr(optimizer, "found_inf", None),
         getattr(optimizer, "grad_scale", None),
         closure,
@@ -72,7 +73,8 @@ def take_scalars(entries: Sequence[Entry], values: Iterator[float]) -> None:
     for entry in entries:
         entry.overflowed = entry.found_inf is not None and next(values) > 0
         unscale = 1.0 if entry.grad_scale is None else next(values)
-        entry.l2 = [next(values) / unscale for _ in entry.grad_l2]
+        if entry.grad_l2:
+            entry.l2 = [next(values) / unscale for _ in entry.grad_l2]
         entry.post = combine(entry.l2)
 
 
@@ -139,7 +141,7 @@ def has_closure(args: Any, kwargs: Any) -> bool:
 
 
 def _values(grad: Tensor) -> Tensor:
-    return grad.coalesce()._values() if grad.is_sparse else grad
+    return grad.coalesce()._values()
 
 
 def _same(before: Stamps, after: Stamps) -> bool:

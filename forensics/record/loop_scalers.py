@@ -40,12 +40,10 @@ class LoopScalers:
         return bool(self._scalers)
 
     def scales(self) -> list[Tensor]:
-        """The scales in force, shape (), the first scaler's first; 1 where nothing is scaled.
+        """The scales in force, shape (), the first scaler's first; none where nothing is scaled.
 
         A scaler that has never scaled a loss has no scale on the device yet: its first one is told.
         """
-        if not self._scalers:
-            return [self._one]
         return [
             self._one * scaler._init_scale if scaler._scale is None else scaler._scale
             for scaler in self._scalers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -31,10 +31,12 @@ from forensics.record.loop_entries import (
 from forensics.record.loop_notes import LoopNotes
 from forensics.record.loop_order import LoopOrder, is_sound
 from forensics.record.loop_scalers import LoopScalers, as_scalers
-from forensics.record.measured_step import merged, of_members
+from forensics.record.measured_step import Named, merged, of_members
 from forensics.record.parameters import ArrivalOrder, learning_rates
-from forensics.record.readback import read_scalars
+from forensics.record.readback import read_each, read_scalars
+from forensics.record.seen_step import SeenStep
 from forensics.record.step_log import SkipLog, StepLog
+from forensics.record.untouched import Untouched
 from forensics.runlog.schema import SKIP_NONFINITE_GRAD, SKIP_NONFINITE_LOSS, SKIP_OTHER
 
 Measure = Callable[[Sequence[tuple[str, Tensor]], Sequence[Tensor]], GradNorms]
@@ -42,31 +44,6 @@ Measure = Callable[[Sequence[tuple[str, Tensor]], Sequence[Tensor]], GradNorms]
 
 _WRITES_BY_STEP = 2
 """A clip and the unscaling inside ``scaler.step`` write each gradient once."""
-
-
-@dataclass
-class _Seen:
-    """What has been seen of the step so far.
-
-    Attributes:
-        scales: in force; of the step before it (``stale``) where nothing has been read since.
-        turns: ids of the optimizers whose gradients were measured.
-        loss, loss_value: as given to ``gradients``, and as read there.
-        overflowed: ids of the optimizers whose gradients the scaler found to be non-finite.
-        scaled: of each optimizer measured, stamps of its gradients and whether they were scaled.
-    """
-
-    lrs: tuple[float, ...]
-    scales: list[float]
-    stale: bool = False
-    norms: GradNorms | None = None
-    measured: int = 0
-    turns: set[int] = field(default_factory=set)
-    loss: Tensor | float | None = None
-    loss_value: float | None = None
-    overflowed: set[int] = field(default_factory=set)
-    scaled: dict[int, tuple[Stamps, bool]] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
 
 
 class LoopWatch:
@@ -125,15 +102,15 @@ class LoopWatch:
         self._measure, self._defer, self._shield = measure_post_clip, defer, shield
         self._scalers = LoopScalers(as_scalers(scaler), self.parameters[0][1].device)
         self._order = LoopOrder(self.notes, self._scalers, max_norm)
+        self._untouched = Untouched(max_norm if len(self.optimizers) == 1 else None, first_step)
         self._applied: dict[int, Stamps] = {}
         self._inside: set[int] = set()
         self._hooks: list[RemovableHandle] = []
+        self._leaving: dict[int, RemovableHandle] = {}
         for optimizer in self.optimizers:
-            self._hooks += [
-                optimizer.register_step_pre_hook(self._entered),
-                optimizer.register_step_post_hook(self._left),
-            ]
-        self._seen = _Seen(learning_rates(self.optimizers), read_scalars(self._scalers.scales()))
+            self._hooks.append(optimizer.register_step_pre_hook(self._entered))
+        scales = read_scalars(self._scalers.scales()) or [1.0]
+        self._seen = SeenStep(learning_rates(self.optimizers), scales)
 
     @property
     def reapplied(self) -> int:
@@ -179,15 +156,16 @@ class LoopWatch:
         given = [local_part(loss)] if isinstance(loss, Tensor) else []
         waiting = [] if self._waiting is None else scalars_of(self._waiting[1])
         members = of_members(self.parameters, self.optimizers, turn)
-        norms = (self._norms_of or grad_norms)(members, [*scales, *found, *given, *waiting])
+        norms = self._measured(members, [*scales, *found, *given, *waiting])
         values = iter(norms.alongside)
-        seen.scales, seen.stale = [next(values) for _ in scales], False
+        seen.scales, seen.stale = [next(values) for _ in scales] or [1.0], False
         seen.overflowed |= {owner for owner in owners if next(values) > 0}
         if loss is not None:
             seen.loss, seen.loss_value = loss, next(values) if given else float(loss)
         self._complete(list(values))
         seen.lrs = learning_rates(self.optimizers)
-        seen.norms = merged(seen.norms, norms, {name for name, _ in members})
+        seen.norms = merged(seen.norms, norms, members)
+        self._untouched.begin(norms)
         seen.turns |= {id(optimizer) for optimizer in turn}
         seen.measured += 1
         self._mark_scaled(turn, norms)
@@ -215,9 +193,10 @@ class LoopWatch:
             return self._log(mean_loss, after)
         finally:
             self._applied |= {id(e.optimizer): e.gradients for e in seen.entries}
+            self._untouched.end(seen.entries)
             self.step_index += 1
             lrs, scales = learning_rates(self.optimizers), after or seen.scales
-            self._seen = _Seen(lrs, scales, stale=after is None)
+            self._seen = SeenStep(lrs, scales, stale=after is None)
 
     def resolve(self) -> None:
         """Read what a waiting row waits for, now."""
@@ -230,7 +209,7 @@ class LoopWatch:
 
     def close(self) -> None:
         """Take all hooks away."""
-        for hook in self._hooks:
+        for hook in (*self._hooks, *self._leaving.values()):
             hook.remove()
         self.arrival.close()
 
@@ -241,6 +220,8 @@ class LoopWatch:
         with self._shield("the hook of optimizer.step()"):
             if has_closure(args, kwargs):
                 self._inside.add(id(optimizer))
+                if id(optimizer) not in self._leaving:  # torch asks for these after the step
+                    self._leaving[id(optimizer)] = optimizer.register_step_post_hook(self._left)
             else:
                 self._note_entry(optimizer, closure=False)
 
@@ -259,18 +240,32 @@ class LoopWatch:
         sole = len(self.optimizers) == 1
         if scaled and not sole and not unwritten(marks, gradients_of(optimizer), _WRITES_BY_STEP):
             seen.scaled[id(optimizer)] = (marks, False)  # those measured were others
-        seen.entries.append(entry_of(optimizer, measure=self._measure, closure=closure))
+        seen.entries.append(self._entry(optimizer, closure=closure))
+
+    def _entry(self, optimizer: Optimizer, *, closure: bool) -> Entry:
+        grads = gradients_of(optimizer)
+        unscaled = getattr(optimizer, "grad_scale", None) is None
+        at = self.step_index
+        known = self._untouched.norms_of(grads, at) if self._measure and unscaled else None
+        if known is None or self._untouched.in_full(at):
+            return entry_of(optimizer, grads, measure=self._measure, closure=closure)
+        entry = entry_of(optimizer, grads, measure=False, closure=closure)
+        entry.l2 = known
+        return entry
 
     # -- gradients() ----------------------------------------------------------------------
 
     def _turn(self, chosen: Optimizer | Iterable[Optimizer] | None) -> list[Optimizer]:
         """Whose gradients are measured: those chosen, else those that no step has used yet."""
         seen = self._seen
-        for optimizer in self.optimizers:
+        for optimizer in self.optimizers if self._scalers else ():
             self._scalers.meet(optimizer)
         if chosen is not None:
             return [chosen] if isinstance(chosen, Optimizer) else list(chosen)
         if self._inside:
+            return self.optimizers
+        if len(self.optimizers) == 1 and not seen.entries:
+            self._order.asked(self.step_index, (), self.optimizers, seen.measured)
             return self.optimizers
         applied = self._applied | {id(e.optimizer): e.gradients for e in seen.entries}
         fresh = [
@@ -282,6 +277,11 @@ class LoopWatch:
         waiting = [o for o in fresh if id(o) not in entered] or fresh
         self._order.asked(self.step_index, seen.entries, waiting, seen.measured)
         return waiting or self.optimizers
+
+    def _measured(self, members: Named, alongside: Sequence[Tensor]) -> GradNorms:
+        if self._norms_of is not None:
+            return self._norms_of(members, alongside)
+        return grad_norms(members, alongside, read_scalars if self._defer else read_each)
 
     def _mark_scaled(self, turn: Sequence[Optimizer], norms: GradNorms) -> None:
         """Whose gradients, of those just measured, are still multiplied by the loss scale."""
@@ -339,7 +339,7 @@ class LoopWatch:
         given = [local_part(loss)] if isinstance(loss, Tensor) else []
         values = iter(read_scalars([*given, *scales, *held, *late]))
         mean_loss = seen.loss_value if loss is None else next(values) if given else float(loss)
-        after = [next(values) for _ in scales]
+        after = [next(values) for _ in scales] or [1.0]
         if seen.stale:
             seen.scales = after
         take_scalars(entries, values)

@@ -23,16 +23,17 @@ def of_members(
     return [(name, p) for name, p in parameters if id(p) in held]
 
 
-def merged(earlier: GradNorms | None, later: GradNorms, measured: set[str]) -> GradNorms:
+def merged(earlier: GradNorms | None, later: GradNorms, members: Named) -> GradNorms:
     """Both as one: what was measured again, or has no gradient any more, counts as of later.
 
     Args:
         earlier: what has been measured in this step so far.
         later: the measurement now.
-        measured: the names that it was of, with or without a gradient.
+        members: the parameters that it was of, with or without a gradient.
     """
     if earlier is None:
         return later
+    measured = {name for name, _ in members}
     kept = [i for i, name in enumerate(earlier.names) if name not in measured]
     if not kept:
         return later

@@ -174,7 +174,7 @@ class Recorder:
                 parameters,
                 trained,
                 scaler,
-                measure_post_clip=max_norm is not None,
+                measure_post_clip=max_norm is not None and world.leads,  # it alone has a column
                 max_norm=max_norm,
                 first_step=first_step,
                 arrival=self._arrival,
@@ -261,7 +261,8 @@ class Recorder:
         """
         watch, step = self._own_loop(), self._step
         with self.guard.shielding("end_step()"):
-            self._follow()
+            if watch.norms is None:
+                self._follow()
             watch.resolve()  # the row before this one comes first
             self._complete(watch)
             self.write(watch.end_step(loss))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from forensics.record.local_part import local_part
-from forensics.record.readback import read_scalars
+from forensics.record.readback import Read, read_scalars
 
 _PIECE = 1 << 22
 """Elements that are looked at in float64 at a time (32 MiB)."""
 
 
-@dataclass(frozen=True)
-class TensorNorms:
+class TensorNorms(NamedTuple):
     """What ``measure`` found, one entry a tensor.
 
     Attributes:
@@ -34,8 +33,9 @@ class TensorNorms:
     alongside: tuple[float, ...] = ()
 
 
-@torch.no_grad()
-def measure(tensors: Sequence[Tensor], alongside: Sequence[Tensor] = ()) -> TensorNorms:
+def measure(
+    tensors: Sequence[Tensor], alongside: Sequence[Tensor] = (), read: Read | None = None
+) -> TensorNorms:
     """Norms and non-finite counts, read from the device at once.
 
     A norm is non-finite whenever an element is, and costs a fraction of an ``isfinite`` scan. So
@@ -43,17 +43,29 @@ def measure(tensors: Sequence[Tensor], alongside: Sequence[Tensor] = ()) -> Tens
     norm itself has overflowed and is taken again in float64.
 
     Of a DTensor all this is about the part that this rank holds.
+
+    Args:
+        tensors: of any devices and types.
+        alongside: one-element tensors to be read in the same go.
+        read: how; at once by default.
     """
-    values = read_scalars([*l2_norms(tensors), *alongside])
-    l2, rest = values[: len(tensors)], values[len(tensors) :]
-    counts, overflowed = [0] * len(l2), [False] * len(l2)
+    values = tuple((read or read_scalars)([*l2_norms(tensors), *alongside]))
+    size = len(tensors)
+    found = TensorNorms(values[:size], (0,) * size, (False,) * size, values[size:])
+    # As nearly always all are finite: this is what each step costs, and looks no further.
+    return found if math.isfinite(sum(found.l2)) else _looked_into(tensors, found)
+
+
+@torch.no_grad()
+def _looked_into(tensors: Sequence[Tensor], found: TensorNorms) -> TensorNorms:
+    l2, counts, overflowed = list(found.l2), list(found.nonfinite), list(found.overflowed)
     suspects = [i for i, norm in enumerate(l2) if not math.isfinite(norm)]
     closer = read_scalars([scalar for i in suspects for scalar in closer_look(tensors[i])])
     for i, count, true_norm in zip(suspects, closer[::2], closer[1::2], strict=True):
         counts[i] = int(count)
         if not count:
             l2[i], overflowed[i] = true_norm, True
-    return TensorNorms(tuple(l2), tuple(counts), tuple(overflowed), tuple(rest))
+    return TensorNorms(tuple(l2), tuple(counts), tuple(overflowed), found.alongside)
 
 
 def l2_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -61,7 +73,10 @@ def l2_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
 
     They are float32, those of float64 tensors float64; of a DTensor that of this rank's part.
     """
-    return _norms([local_part(tensor) for tensor in tensors], 2.0)
+    if wide_and_alike(tensors):
+        return list(torch._foreach_norm(tensors, 2.0))
+    with torch.no_grad():
+        return _norms([local_part(tensor) for tensor in tensors], 2.0)
 
 
 @torch.no_grad()
@@ -92,6 +107,19 @@ def _ordered(tensor: Tensor) -> bool:
 
 def _widest(least: Tensor, greatest: Tensor) -> Tensor:
     return torch.maximum(least.neg(), greatest)
+
+
+def wide_and_alike(tensors: Sequence[Tensor]) -> bool:
+    """Are they plain tensors on the CPU, all float32 or all float64, and no part of a graph?
+
+    Asked of hundreds of tensors a step, so it is a matter of microseconds.
+    """
+    kinds = {(tensor.dtype, tensor.is_cpu, tensor.requires_grad) for tensor in tensors}
+    return len(kinds) == 1 and kinds <= _WIDE and {*map(type, tensors)} <= _PLAIN
+
+
+_PLAIN = frozenset((Tensor, nn.Parameter))
+_WIDE = frozenset((dtype, True, False) for dtype in (torch.float32, torch.float64))
 
 
 def _norms(tensors: Sequence[Tensor], order: float) -> list[Tensor]:

@@ -1,0 +1,35 @@
+"""What has been seen of a step of somebody's loop so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from forensics.record.clipping import GradNorms
+from forensics.record.loop_entries import Entry, Stamps
+
+
+@dataclass
+class SeenStep:
+    """One step, from the end of the one before to its own.
+
+    Attributes:
+        scales: in force; of the step before it (``stale``) where nothing has been read since.
+        turns: ids of the optimizers whose gradients were measured.
+        loss, loss_value: as given to ``gradients``, and as read there.
+        overflowed: ids of the optimizers whose gradients the scaler found to be non-finite.
+        scaled: of each optimizer measured, stamps of its gradients and whether they were scaled.
+    """
+
+    lrs: tuple[float, ...]
+    scales: list[float]
+    stale: bool = False
+    norms: GradNorms | None = None
+    measured: int = 0
+    turns: set[int] = field(default_factory=set)
+    loss: Tensor | float | None = None
+    loss_value: float | None = None
+    overflowed: set[int] = field(default_factory=set)
+    scaled: dict[int, tuple[Stamps, bool]] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
