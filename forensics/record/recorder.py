@@ -21,6 +21,7 @@ from forensics.errors import UsageError
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.clipping import GradNorms, torchs_norm
 from forensics.record.disk_guard import DiskGuard
+from forensics.record.exits import close_at_exit, forget
 from forensics.record.loop_notes import LoopNotes
 from forensics.record.loop_scalers import as_scalers
 from forensics.record.loop_watch import LoopWatch
@@ -203,6 +204,8 @@ class Recorder:
         self._rng = opened.point.random_state(leads=world.leads) if opened.point else None
         with self.guard.shielding("checkpoints"):
             self._checkpoints.begin(first_step)
+        if own_loop:
+            close_at_exit(self)
 
     @property
     def next_step(self) -> int:
@@ -328,6 +331,7 @@ class Recorder:
     def close(self, ended: Ended | None = None) -> None:
         """Close all files and say how the run ended; by default ``finished``. Safe to repeat."""
         if self._output.closed:
+        forget(self)
             return
         with self.guard.shielding("close()"):
             self._checkpoints.end(self._step, finished=ended is None)

@@ -34,7 +34,6 @@ from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
 from forensics.record.ranks.world import unwrapped
 from forensics.record.recorder import Recorder
-from forensics.record.trainers.exits import close_at_exit
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -95,7 +94,6 @@ class AcceleratedRecorder:
             first_step=first_step,
             **options,
         )
-        close_at_exit(self.recorder)
         self._accelerator = accelerator
         self._losses: list[Tensor] = []
         self._measured = self._stepped = False

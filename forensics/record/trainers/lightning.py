@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from forensics.record.exits import close_after
 from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
 from forensics.record.ranks.agreement import as_rank_zero_knows
 from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.recorder import Recorder
 from forensics.record.trainers.data_position import note_position
-from forensics.record.trainers.exits import close_after, close_at_exit
 from forensics.runlog.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class ForensicsCallback(Callback):
             manifest=_manifest(trainer, pl_module, scaler),
             **{"extras": ("epoch", "val_loss"), **self._options},
         )
-        close_at_exit(self.recorder)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
