@@ -21,6 +21,7 @@ from forensics.errors import (
     TerminatedError,
 )
 from forensics.record.assembly import told
+from forensics.replay.another_training import another, contradicts, is_another, own_way
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
 from forensics.replay.capsule.one_rank import write_rank_capsule
@@ -134,10 +135,9 @@ class Case:
         """
         assert passage.bad is not None
         assert passage.before is not None
-        step, recorded = passage.bad.step, self.suspicion.step
-        gone = passage.departure
-        if gone is not None and recorded is not None and step != recorded and gone.step < step:
-            self._went_its_own_way(gone, step, recorded)
+        step = passage.bad.step
+        if passage.departure is not None and self._is_not_the_record(session, passage):
+            self.went_its_own_way(session, passage, passage.departure)
             return True
         self.found.update(status=BisectStatus.LOCATED, first_bad_step=step, root_step=step)
         if isinstance(passage.bad.error, NoBatchError):
@@ -184,13 +184,34 @@ class Case:
             raise NotReplayableError(what, where="data")
         self.found.update(no_batch(session, step, error))
 
-    def _went_its_own_way(self, gone: Departure, step: int, recorded: int) -> None:
-        """The replay left the record and went bad elsewhere: the record has the say."""
-        self.found.update(status=BisectStatus.LOCATED, first_bad_step=recorded, root_step=recorded)
-        self.notes.append(
-            f"the replay leaves the record at step {gone.step:,} and goes bad at {step:,}, "
-            f"where the record does at {recorded:,}: no operator is claimed"
-        )
+    def _is_not_the_record(self, session: Session, passage: Passage) -> bool:
+        """Did the replay go bad where the record did not, or as another training than it?"""
+        gone, bad, recorded = passage.departure, passage.bad, self.suspicion.step
+        assert gone is not None
+        assert bad is not None
+        elsewhere = recorded is not None and recorded != bad.step
+        if gone.step < bad.step and (elsewhere or is_another(session, gone, passage.first)):
+            return True
+        row, log = session.recorded(bad.step), bad.log
+        return log is not None and contradicts(self.options.predicate, row, log.row())
+
+    def went_its_own_way(self, session: Session, passage: Passage, gone: Departure) -> None:
+        """The replay left the record, and went bad or not: the record has the say."""
+        recorded = self.suspicion.step
+        step = None if passage.bad is None else passage.bad.step
+        origin = None
+        if step is not None and step == recorded and passage.before is not None:
+            session.restore(passage.before)
+            origin = examine(session).origin
+        told = own_way(gone, step, recorded, origin)
+        other = is_another(session, gone, passage.first)
+        self.notes += [told, another(gone)] if other else [told]
+        if recorded is not None:
+            status = BisectStatus.LOCATED
+            self.found.update(status=status, first_bad_step=recorded, root_step=recorded)
+        else:
+            reason = f"{self.looked_at(sound=False)}; the replay is not the record"
+            self.found.update(status=BisectStatus.NOT_BISECTABLE, reason=reason)
 
     def prove(
         self,

@@ -17,6 +17,7 @@ from forensics.errors import (
     TrainingRaisedError,
     UsageError,
 )
+from forensics.replay.another_training import is_another
 from forensics.replay.bisection import Judgement
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
@@ -217,6 +218,8 @@ class Inquiry(Case):
             at_once = gone is None or gone.step == passage.first
             if passage.bad is not None or passage.first == 0 or not at_once:
                 break
+            if is_another(session, gone, passage.first):  # it began where it is most faithful
+                break
             earlier = self._replay(session, replace(wanted, start=passage.first - 1))
             if earlier.bad is not None:
                 self.notes.append(
@@ -270,6 +273,9 @@ class Inquiry(Case):
                 reason=f"{self.found['reason']}, and the replay up to it stays sound",
             )
             return
+        if gone is not None and gone.step < recorded and is_another(session, gone, passage.first):
+            self.went_its_own_way(session, passage, gone)
+            return
         self.found.update(
             status=BisectStatus.LOCATED,
             reproduces=False,
@@ -282,6 +288,11 @@ class Inquiry(Case):
             self.notes.append(
                 f"with the recipe as it is now, step {recorded:,} is sound: what was changed in it "
                 "since the recording may well be the cure"
+            )
+        elif isinstance(session, TrainerSession):
+            self.notes.append(
+                f"step {recorded:,} is sound here: its batch or the code is another now, or the "
+                "value came from outside the training"
             )
         if session.tolerance == 0 and gone is not None:
             self._from_outside(session, gone, recorded)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin, Persistence
+from forensics.replay.another_training import another
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
-from forensics.replay.detection import Passage
+from forensics.replay.detection import Detector, Passage
 from forensics.replay.growth import growth_of
 from forensics.replay.proof.flip import find_hit
 from forensics.replay.proof.lost_on_resume import find_lost, lost_origin
@@ -13,6 +14,7 @@ from forensics.replay.session import Session
 from forensics.replay.silent_faults import SilentFault, SilentSearch
 from forensics.replay.sweep import is_affordable, sweep
 from forensics.replay.tracing.step_forensics import audit_step
+from forensics.replay.trainers.trainer_session import TrainerSession
 
 MOST_SUSPECTS = 3
 """Suspected steps of a whole replay that are audited; what lasts was found in the first state."""
@@ -24,8 +26,13 @@ def silent_inquiry(case: Case, session: Session) -> None:
     fault = search.find(_worth_a_look(case, session))
     case.sound = search.sound
     case.notes += search.notes
-    if fault is not None:
-        _silently_located(case, session, fault)
+    if fault is None and isinstance(session, TrainerSession) and session.never_as_recorded:
+        case.sound = []  # what another training applied is none of the record's
+        case.notes.append(another(session.never_as_recorded))
+        nothing_found(case)
+    elif fault is not None:
+        if _is_of_the_record(case, session, fault.step):
+            _silently_located(case, session, fault)
     elif (
         case.suspicion.root is None
         and not case.options.from_step
@@ -42,6 +49,20 @@ def _worth_a_look(case: Case, session: Session) -> list[int]:
     last = case.last_step(session)
     ends = [first, max(state for state in session.states() if state <= last)]
     return [step for step in (*ends, *case.suspicion.audits) if first <= step <= last]
+
+
+def _is_of_the_record(case: Case, session: Session, step: int) -> bool:
+    """Is the way to a step the record? Where a trainer's is not, the case is told so."""
+    if not isinstance(session, TrainerSession):
+        return True
+    session.go_to(step)
+    passage = Detector(session, case.judge, deep=False).run(step)
+    if passage.departure is None:
+        return True
+    case.take(passage)
+    case.sound = []
+    case.went_its_own_way(session, passage, passage.departure)
+    return False
 
 
 def _silently_located(case: Case, session: Session, fault: SilentFault) -> None:

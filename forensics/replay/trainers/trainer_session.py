@@ -221,16 +221,25 @@ class TrainerSession(Session):
         return None if row is None else super().departure(self.run_step(check_state=False), row)
 
     def _tell_passed_over(self, start: int) -> None:
-        """Say once of each newer state why the replay did not begin there."""
-        for step, gone in sorted(self._departures.items(), reverse=True):
-            if step <= start or step in self._told:
-                continue
-            self._told.add(step)
-            where = f"the state of step {step:,}" if step else "step 0"
-            self._say(
-                f"from {where} the trainer's own resume does not go on as recorded: in step "
-                f"{gone.step:,} {gone.column} is {gone.replayed}, and was {gone.recorded}"
-            )
+        """Say once of the newer states why the replay did not begin there."""
+        passed = sorted(self._departures.keys() - self._told, reverse=True)
+        passed = [step for step in passed if step > start]
+        if not passed:
+            return
+        self._told |= set(passed)
+        gone = self._departures[passed[0]]
+        where = f"the state of step {passed[0]:,}" if passed[0] else "step 0"
+        further = f"; nor from {_listed(passed[1:])}" if passed[1:] else ""
+        self._say(
+            f"from {where} the trainer's own resume does not go on as recorded: in step "
+            f"{gone.step:,} {gone.column} is {gone.replayed}, and was {gone.recorded}{further}"
+        )
+
+    @property
+    def never_as_recorded(self) -> Departure | None:
+        """Of the last start: the row that differs, where no start that was tried goes on so."""
+        tried = self._probed and self._probed == set(self._departures)
+        return self._departures[min(self._departures)] if tried else None
 
     # -- one step -----------------------------------------------------------------------------
 
@@ -254,3 +263,11 @@ class TrainerSession(Session):
             self._rows_compared += 1
             self._rows_same += compare_rows(row, replayed.log, "", 0.0) is None
         return gone
+
+
+def _listed(steps: Sequence[int]) -> str:
+    """Those of the states of some steps, newest first."""
+    first, last = f"{steps[0]:,}", f"{steps[-1]:,}" if steps[-1] else "0"
+    if len(steps) == 1:
+        return f"that of step {first}" if steps[0] else "step 0"
+    return f"any of the {len(steps):,} from step {first} back to {last}"

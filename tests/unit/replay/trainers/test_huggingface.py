@@ -57,6 +57,32 @@ def test_a_healthy_run_is_healthy_bit_for_bit(tmp_path: Path, prepare: Prepare) 
     assert (result.tolerance, result.compared, result.departure) == (0.0, 12, None)
 
 
+def test_other_data_are_never_told_as_the_recorded_run(tmp_path: Path, prepare: Prepare) -> None:
+    """The bad sample comes in the same step, as its place in the shuffled data is the same."""
+    prepare(ZERO=3)
+    trained.make_huggingface().train()
+    prepare(ZERO=3, DATA=5)
+    result = bisected(tmp_path / "run", MAKE)
+    assert (result.first_bad_step, result.status) == (3, BisectStatus.LOCATED)
+    assert (result.origin, result.reproduces, result.samples) == (None, None, ())
+    assert any("this replay is another training than the recorded one" in n for n in result.notes)
+
+
+def test_a_healthy_record_stays_so_whatever_the_data_are_now(
+    tmp_path: Path, prepare: Prepare
+) -> None:
+    prepare()
+    trained.make_huggingface().train()
+    prepare(DATA=5)
+    sound = bisected(tmp_path / "run", MAKE)
+    assert "looked into closely" not in sound.reason
+    assert any("this replay is another training than the recorded one" in n for n in sound.notes)
+    prepare(ZERO=3)
+    bad = bisected(tmp_path / "run", MAKE)
+    assert (bad.status, bad.origin) == (BisectStatus.NOT_BISECTABLE, None)
+    assert any("where the record is sound" in note for note in bad.notes)
+
+
 def test_what_only_bf16_rounds_away_is_finite_in_fp32(tmp_path: Path, prepare: Prepare) -> None:
     prepare(BF16=1, ROUNDS=1)
     trained.make_huggingface().train()

@@ -28,8 +28,9 @@ def home() -> Path:
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and their sums; the ``ZERO`` one is all zeros."""
-    inputs = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(0))
+    """Inputs and their sums, drawn from the seed ``DATA``; the ``ZERO`` one is all zeros."""
+    drawn = torch.Generator().manual_seed(setting("DATA", 0))
+    inputs = torch.randn(SAMPLES, 8, generator=drawn)
     targets = inputs.sum(1, keepdim=True)
     if (zero := setting("ZERO", -1)) >= 0:
         inputs[zero] = 0.0
