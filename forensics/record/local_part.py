@@ -6,6 +6,7 @@ ends. So the recorder measures local parts, and adds them up over the ranks in f
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -33,15 +34,21 @@ def counts_here(tensor: Tensor) -> bool:
     """Does this rank's part go into a sum over all ranks?
 
     Of replicas only the first counts, in each dimension of the mesh that replicates or whose ranks
-    add up to the tensor; of a tensor that is no DTensor that of rank 0. A shard always does.
+    add up to the tensor; of a tensor that is no DTensor that of rank 0. Where a mesh is a part of
+    all ranks (``mesh["dp"]`` beside tensor parallelism), the other parts of that kind hold replicas
+    of it, and the one with rank 0 counts. A shard within it always does.
     """
     if not is_distributed(tensor):
         return not dist.is_initialized() or dist.get_rank() == 0
     spread = cast(Any, tensor)
     here = spread.device_mesh.get_coordinate()
-    return here is not None and not any(
-        coordinate and (placement.is_replicate() or placement.is_partial())
-        for coordinate, placement in zip(here, spread.placements, strict=True)
+    return (
+        here is not None
+        and _has_rank_zero(spread.device_mesh)
+        and not any(
+            coordinate and (placement.is_replicate() or placement.is_partial())
+            for coordinate, placement in zip(here, spread.placements, strict=True)
+        )
     )
 
 
@@ -56,3 +63,8 @@ def partial_dimensions(tensor: Tensor) -> int:
         return 0
     placements = cast(Any, tensor).placements
     return sum(1 << i for i, placement in enumerate(placements) if placement.is_partial())
+
+
+@lru_cache(maxsize=64)
+def _has_rank_zero(mesh: Any) -> bool:
+    return bool((mesh.mesh == 0).any())

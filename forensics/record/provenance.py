@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from forensics.record.loss_scale import policy_of
 from forensics.record.parameters import describe_parameters
 from forensics.record.precision import Precision
+from forensics.record.ranks.sharding import sharding_of
 from forensics.runlog.manifest import Manifest
 
 _PACKAGES = ("torch", "numpy", "pyarrow", "forensics")
@@ -60,6 +61,7 @@ def describe_run(
         git=git_state(code or Path.cwd()),
         threads=torch.get_num_threads(),
         processor=processor_name(),
+        sharding=sharding_of(model),
     )
 
 

@@ -138,7 +138,7 @@ def newest_point(
     """
     # A name without "nonfinite" means that the state is finite.
     found = list_checkpoints(out / "checkpoints")
-    usable = [info for info in found if ".nonfinite" not in info.path.name]
+    usable = [info for info in found if not info.set_aside]
     for info in reversed(usable):
         try:
             state = load(info.path)

@@ -203,10 +203,17 @@ def samples(result: BisectionResult) -> str:
     more = f" and {len(result.samples) - MOST_SAMPLES:,} more" * (
         len(result.samples) > MOST_SAMPLES
     )
-    of = f" of rank {result.rank:,}" if result.rank is not None and not result.samples_note else ""
+    of = _of_ranks(result) if result.rank is not None and not result.samples_note else ""
     noun = "sample" if len(result.samples) == 1 else "samples"
     verb = "goes" if len(result.samples) == 1 else "go"
     return f"{noun} {shown}{more}{size} (by index){of} alone {verb} bad"
+
+
+def _of_ranks(result: BisectionResult) -> str:
+    """Whose samples they are: of one rank, or by the same count of each that is bad."""
+    if len(result.bad_ranks) <= 1:
+        return f" of rank {result.rank:,}"
+    return f" of each of ranks {', '.join(map(str, result.bad_ranks[:MOST_SAMPLES]))}"
 
 
 def again(result: BisectionResult) -> str:

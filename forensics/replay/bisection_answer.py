@@ -167,7 +167,7 @@ def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:
         known.get("what_if", ()),
         first_bad_step=step,
         samples=known.get("samples", ()),
-        rank=None if known.get("samples_note") else known.get("rank"),
+        ranks=() if known.get("samples_note") else known.get("bad_ranks", ()),
         # Without an origin the code or the machine may differ: nothing is advised on its memory.
         reproduces=known.get("reproduces") if known.get("origin") is not None else None,
         persistence=known.get("persistence", Persistence.UNKNOWN),

@@ -27,6 +27,7 @@ from forensics.replay.ranks.crew import Crew
 from forensics.replay.rerun.changes import Changes, applied, selected, widen, widened_batch
 from forensics.replay.rerun.loop import Loop, make_loop
 from forensics.replay.rerun.memory_state import MemoryState, capture, let_go, put_back
+from forensics.replay.rerun.plain_build import plain_build
 from forensics.replay.rerun.rank_shares import RankShares, streams_of
 from forensics.replay.rerun.rebuild import Rebuilt, Say
 from forensics.replay.rerun.replayed_step import ReplayedStep, bad_in_row
@@ -47,8 +48,6 @@ from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import CheckpointInfo, Run
 
 AS_RECORDED = Changes()
-SET_ASIDE = ".nonfinite.pt"
-"""How a state is named that is no place to start from."""
 
 Trace = Callable[[Callable[[], Any]], Any]
 """``run → loss``: calls ``run`` once, which trains the step and returns its loss."""
@@ -126,7 +125,7 @@ class Session:
         self._found = found
         self._rows = RecordedRows(run.steps)
         self._digests = self.tolerance == 0 and run.steps.has("param_digest")
-        self._saved = {c.step: c for c in run.checkpoints if not c.path.name.endswith(SET_ASIDE)}
+        self._saved = {c.step: c for c in run.checkpoints if not c.set_aside}
         self._loops: dict[tuple[str | None, float | None], Loop] = {}
         self._built = self._wide = False
         self._settings = ExitStack()
@@ -158,9 +157,10 @@ class Session:
         if self._built:
             let_go(self.training)  # a captured state may hold on to it
         self.recipe = self._found.kind(self.config)
-        self.training = assemble(
-            self.recipe, self.config, self._found.precision, self._found.device
-        )
+        with plain_build(self.shares.size):
+            self.training = assemble(
+                self.recipe, self.config, self._found.precision, self._found.device
+            )
         self._built = True
         self.shares.prepare(self.training, self.recipe, self.config.seed)
         self._eager()

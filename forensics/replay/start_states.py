@@ -116,7 +116,7 @@ def _by_file(info: CheckpointInfo) -> Judgement | None:
     """What the name and the health file say of a state; None where they say nothing."""
     reason = info.health.get("reason")
     text = reason if isinstance(reason, str) else ""
-    if info.path.name.endswith(".nonfinite.pt"):
+    if info.set_aside:
         return Judgement(state=State.BAD, reason=text or "set aside as non-finite")
     finite = info.health.get("finite", info.healthy)
     if finite is True:

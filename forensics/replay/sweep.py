@@ -49,7 +49,7 @@ def sweep(
         What the replay came to, and the steps that may have applied the wrong thing: an audit of
         each has the last word.
     """
-    session.start()
+    session.go_to(0)  # as it was saved, where it was: a loop of one's own may seed otherwise
     watch = AppliedWatch(session.training)
     suspects: list[int] = []
 

@@ -36,6 +36,12 @@ class CheckpointInfo:
     healthy: bool | None
     health: dict[str, Any]
 
+    @property
+    def set_aside(self) -> bool:
+        """Was it saved under the name of a non-finite one, which is no place to start from?"""
+        match = _NAME.match(self.path.name)
+        return match is not None and match.group(2) is not None
+
 
 @dataclass(frozen=True)
 class BadTensor:

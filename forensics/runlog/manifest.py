@@ -129,6 +129,7 @@ class Manifest:
             the kinds are in docs/run-format.md.
         columns: all columns of steps.csv in order.
         arrival_order: parameter names in the order their gradients arrive in backward.
+        sharding: how the ranks shared out the parameters, in words; empty where each held all.
         states: what the loop saved itself, outside ``checkpoints/``, in ascending order of step.
         missing: what could not be recorded, one clause each (disk full, unwritable file).
         checkpoints: ``{"best", "last_healthy"}``: steps.
@@ -159,6 +160,7 @@ class Manifest:
     data_version: str = ""
     world_size: int = 1
     rank: int = 0
+    sharding: str = ""
     threads: int = 0
     processor: str = ""
     segments: tuple[Segment, ...] = ()

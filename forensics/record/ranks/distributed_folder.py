@@ -73,6 +73,9 @@ class DistributedFolder:
                 if isinstance(entry, TensorStorageMetadata)
             }
             self.others = entries.keys() - self.tensors.keys()
+            self.paths = {n: tuple(at) for n, at in (found.planner_data or {}).items()}
+            """By name the keys that led to a value in the state that was saved, as far as known;
+            an integer is a place in a list."""
         except (OSError, pickle.UnpicklingError, AttributeError, TypeError, EOFError) as error:
             line = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
             raise InputError(f"is no readable checkpoint ({line})", where=path) from error

@@ -37,7 +37,7 @@ def remedies(
     *,
     first_bad_step: int,
     samples: Sequence[int] = (),
-    rank: int | None = None,
+    ranks: Sequence[int] = (),
     reproduces: bool | None = None,
     persistence: Persistence = Persistence.UNKNOWN,
     skipped: bool = False,
@@ -54,7 +54,7 @@ def remedies(
         table: what was tried.
         first_bad_step: the bad step.
         samples: the guilty ones.
-        rank: whose batch they are of, where several ranks trained.
+        ranks: whose batches they are of, where several ranks trained.
         reproduces: what ``again`` said.
         persistence: of the fault.
         skipped: the record says that the optimizer did not step.
@@ -73,8 +73,7 @@ def remedies(
         resume = [text.replace(", the last good one.", again) for text in resume]
     if reproduces is False:
         return tuple([*_not_reproduced(origin), *resume][:AT_MOST])
-    whose = "the batch" if rank is None else f"rank {rank}'s batch"
-    leave = f"{_samples(samples)} out of {whose}"
+    leave = f"{_samples(samples)} out of {_whose(ranks)}"
     proven = [*_proven(table, growth, leave, first_bad_step, persistence)]
     found = [*proven[:2], *_excluded(table), *resume]
     advice = _advice(origin, growth, table)
@@ -85,6 +84,14 @@ def remedies(
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]
     return tuple(found[:AT_MOST])
+
+
+def _whose(ranks: Sequence[int]) -> str:
+    """The batch, or those of some ranks."""
+    if not ranks:
+        return "the batch"
+    named = ", ".join(map(str, ranks))
+    return f"rank {named}'s batch" if len(ranks) == 1 else f"the batches of ranks {named}"
 
 
 def _is_taught(origin: Origin | None) -> bool:

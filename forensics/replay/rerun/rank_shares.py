@@ -14,6 +14,7 @@ from forensics.record.recipe import Batch, Recipe, Training
 from forensics.replay.ranks.crew import Crew
 from forensics.replay.rerun.changes import batch_size
 from forensics.replay.rerun.emulated_ranks import EmulatedRanks, RankStreams
+from forensics.replay.rerun.plain_build import check_plain
 
 EXTRA = "emulated ranks"
 """Under which a training keeps the ranks' random numbers while it is replayed."""
@@ -39,8 +40,13 @@ class RankShares:
     _ranks: Sequence[int] = ()
 
     def prepare(self, training: Training, recipe: Recipe, seed: int) -> None:
-        """A training that was just built gets the random numbers of every rank."""
+        """A training that was just built gets the random numbers of every rank.
+
+        Raises:
+            NotReplayableError: its model is not a plain one.
+        """
         if self.size > 1:
+            check_plain(training.model)
             recipe.world_size = self.size
             training.extra = {**training.extra, EXTRA: RankStreams(seed, self.size)}
         if self.crew is not None:
@@ -99,14 +105,26 @@ class RankShares:
         if self.size == 1 or not bad:
             told.pop("bad_ranks", None)
             return told
-        told["rank"] = rank = bad[0]
-        start, samples = sum(self.samples[:rank]), told.get("samples", ())
-        own = [index - start for index in samples if 0 <= index - start < self.samples[rank]]
-        if len(own) == len(samples):
-            told.update(samples=tuple(own), batch_size=self.samples[rank])
+        told["rank"] = bad[0]
+        own = self._counted(told.get("samples", ()), bad)
+        if own is not None:
+            told.update(samples=own, batch_size=self.samples[bad[0]])
         else:
             told["samples_note"] = "counted over the batches of all ranks in a row"
         return told
+
+    def _counted(self, samples: Sequence[int], bad: Sequence[int]) -> tuple[int, ...] | None:
+        """Samples by the bad ranks' own count; None where it is not the same of each of them.
+
+        Ranks that share a batch, as under tensor parallelism, have the same ones.
+        """
+        of: dict[int, list[int]] = {rank: [] for rank in bad}
+        for rank, size in enumerate(self.samples):
+            start = sum(self.samples[:rank])
+            if held := [index - start for index in samples if start <= index < start + size]:
+                of[rank] = held
+        alike = {(tuple(held), self.samples[rank]) for rank, held in of.items()}
+        return next(iter(alike))[0] if len(alike) == 1 and of.keys() == set(bad) else None
 
 
 def streams_of(training: Training) -> RankStreams | None:

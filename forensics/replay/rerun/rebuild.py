@@ -23,6 +23,10 @@ Say = Callable[[str], None]
 
 _TRAINERS = ("transformers", "lightning", "pytorch-lightning")
 """Packages whose callbacks note their release in ``run.json``."""
+_WHOLE = (
+    "trained with sharded parameters ({}), replayed with whole ones: sums are made in another "
+    "order, so that rows agree to rounding, not bit for bit"
+)
 MOST_RANKS = 1024
 """Ranks that one process replays one after the other: a step takes as many times as long."""
 
@@ -90,6 +94,8 @@ def rebuild(
         notes.insert(0, f"recorded on {recorded_on}, replayed on {target.type}: not the same bits")
     if device is not None:  # whoever asks for one wants to know that it is not there
         notes[:0] = [text.replace("recording on", "replaying on") for text in lacks]
+    if manifest.sharding:
+        notes.append(_WHOLE.format(manifest.sharding))
     for note in notes:
         say(note)
     # Gradients that a reduction has laid out and added up can differ in their last bits.

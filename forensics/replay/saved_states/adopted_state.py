@@ -3,7 +3,8 @@
 The model's weights must be there and fit. Optimizers, schedulers, scaler and average are taken
 where they are and fit; the rest stays as the training was built, and is told. A Hugging Face or
 Accelerate folder, a Lightning ``.ckpt`` and the usual dicts of ``torch.save`` are understood, by
-the names that their parts have. Nothing in them can run code.
+the names that their parts have, and folders of torch.distributed.checkpoint. Nothing in them can
+run code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from forensics.errors import InputError
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.recipe import Training
 from forensics.record.training_state import FORMAT, gather_state
+from forensics.replay.rerun.rank_shares import EXTRA
 from forensics.replay.saved_states import roles
+from forensics.replay.saved_states.distributed import is_distributed_folder
+from forensics.replay.saved_states.distributed_parts import distributed_parts
 from forensics.replay.saved_states.finder import open_state
 from forensics.replay.saved_states.mapped_file import refuse_outside
 
@@ -47,7 +51,7 @@ def adopted_state(path: Path, training: Training, step: int) -> tuple[dict[str, 
         whole = load_checkpoint(path) if path.suffix != ".safetensors" else {}
         if whole.get("format") == FORMAT:
             return whole, []
-    parts = _parts_of(path)
+    parts = _parts_of(path, training)
     weights = parts.get(roles.PARAM)
     if not isinstance(weights, Mapping):
         raise InputError("holds no weights that a model could load", where=path)
@@ -68,11 +72,14 @@ def adopted_state(path: Path, training: Training, step: int) -> tuple[dict[str, 
             state[key] = parts[role]
         elif state[key]:
             missing.append(f"the {key}")
-    return state, missing + [f"extra.{name}" for name in training.extra]
+    extra = [f"extra.{name}" for name in training.extra if name != EXTRA]
+    return state, missing + extra
 
 
-def _parts_of(path: Path) -> dict[str, Any]:
+def _parts_of(path: Path, training: Training) -> dict[str, Any]:
     """The parts of a state by their role."""
+    if is_distributed_folder(path):
+        return distributed_parts(path, training)
     if not path.is_dir():
         if path.suffix == ".safetensors":
             return {roles.PARAM: dict(_tensors(path, path.parent))}

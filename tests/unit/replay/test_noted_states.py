@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.nn.utils import clip_grad_norm_
 
 from forensics.diagnose.bisection_result import BisectStatus
@@ -51,6 +53,14 @@ def huggingface(path: Path, model, optimizer, schedule) -> Path:
     return path
 
 
+def distributed(path: Path, model, optimizer, schedule) -> Path:
+    path = path.with_suffix("")
+    weights, moments = get_state_dict(model, optimizer)
+    whole = {"model": weights, "optimizer": moments, "lr_scheduler": schedule.state_dict()}
+    dcp.save(whole, checkpoint_id=path, no_dist=True)
+    return path
+
+
 def record(folder: Path, save) -> Path:
     script = runpy.run_path(str(SCRIPT))
     torch.manual_seed(0)
@@ -71,7 +81,10 @@ def record(folder: Path, save) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("save", [tutorial, lightning, huggingface], ids=lambda f: f.__name__)
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(
+    "save", [tutorial, lightning, huggingface, distributed], ids=lambda f: f.__name__
+)
 def test_a_replay_goes_on_from_what_another_has_saved(save, tmp_path):
     run = record(tmp_path, save)
     result = bisect_run(run, recipe=f"{SCRIPT}:loudness", what_if=False)

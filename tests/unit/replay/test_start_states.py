@@ -40,6 +40,20 @@ def test_health_files_answer_without_a_load() -> None:
     assert verdicts(found) == ["good", "good", "bad", "bad"]
 
 
+def test_a_name_tells_that_a_state_was_set_aside_be_it_a_file_or_a_folder() -> None:
+    names = ("step-00000010", "step-00000020.nonfinite", "step-00000030.nonfinite.pt")
+    states = tuple(CheckpointInfo(int(n[5:13]), Path(n), None, {}) for n in names)
+    asked: list[int] = []
+
+    def test(info: CheckpointInfo) -> Judgement:
+        asked.append(info.step)
+        return Judgement(state=State.GOOD)
+
+    assert [info.set_aside for info in states] == [False, True, True]
+    found = search_states(states, test)
+    assert (asked, found.first_bad) == ([10], 20)
+
+
 def test_a_stale_state_is_finite_and_good_to_start_from() -> None:
     states = (saved(0, True), saved(10, False, finite=True))
     stale = (states[0], CheckpointInfo(10, Path("step-00000010.pt"), False, {"finite": True}))

@@ -269,6 +269,26 @@ def tensor_parallel(run_dir: Path, mesh: Any, outer: Any) -> list[tuple[float, f
     return norms
 
 
+def mixed_meshes(run_dir: Path, mesh: Any) -> list[float]:
+    """Layers that tensor parallelism splits beside others, which its ranks hold alike."""
+    torch.manual_seed(0)
+    alone = Block()
+    torch.manual_seed(0)
+    model = Block()
+    parallelize_module(model, mesh["inner"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["outer"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    inputs = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    mine = inputs.chunk(2)[mesh["outer"].get_local_rank()]
+    nn.functional.mse_loss(alone(inputs), inputs[:, :2]).backward()
+    with Recorder(run_dir, model, optimizer, extras=("param_l2",)) as recorder:
+        nn.functional.mse_loss(model(mine), mine[:, :2]).backward()
+        norm = recorder.gradients()
+        recorder.end_step()  # without a step: the weights are as they were
+    weights = torch.stack([p.norm() for p in alone.parameters()]).norm()
+    return [norm, total_norm(alone), weights.item()]
+
+
 def on_rank_zero_alone(run_dir: Path, mesh: Any) -> list[float]:
     """Rank 1 makes no recorder: rank 0 must not wait for it for ever."""
     agreement.PATIENCE_S = 1.0
@@ -300,6 +320,7 @@ def four(folder: Path) -> dict[str, Any]:
     options: dict[str, Any] = {"extras": ("param_l2",), "checkpoint_every": 3, "snapshot_every": 2}
     found["hybrid"] = train(folder / "hybrid", model, before=bad_target, **options)
     found["both"] = tensor_parallel(folder / "both", mesh["inner"], mesh["outer"])
+    found["mixed"] = mixed_meshes(folder / "mixed", mesh)
     return found
 
 

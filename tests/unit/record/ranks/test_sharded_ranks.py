@@ -72,6 +72,15 @@ def test_under_tensor_parallelism_it_is_that_of_one_process(
     assert np.allclose(ours, alone, rtol=1e-5, atol=0)
 
 
+def test_replicas_outside_of_a_mesh_count_once(made: Path) -> None:
+    """torch's own norm refuses gradients of several meshes."""
+    for rank in range(4):
+        norm, alone, weights = found(made, "four", rank)["mixed"]
+        assert norm == pytest.approx(alone, rel=1e-5)
+    steps = load_run(made / "four" / "mixed").steps
+    assert steps["param_l2"][0] == pytest.approx(weights, rel=1e-6)
+
+
 def test_the_norm_after_the_clip_and_that_of_the_weights_are_of_all_ranks(made: Path) -> None:
     for path in (made / "two" / "nan", made / "two" / "tensor", made / "four" / "both"):
         steps = load_run(path).steps

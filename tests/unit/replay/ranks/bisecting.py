@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,17 +17,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import distributed as dist
 from torch.multiprocessing import start_processes
 
 from tests.unit.record.ranks.two_ranks import free_ports
 from tests.unit.replay.ranks import faulty_ranks
 from tests.unit.replay.ranks.faulty_ranks import STOP
+from tests.unit.replay.ranks.sharded_loop import record_sharded
 
 PROJECT = Path(__file__).parents[4]
 SECONDS = 150
 Command = Callable[..., None]
 FAULTS = ("healthy", "nan-batch", "logarithm", "division", "gradient", "overflow", "average")
 FURTHER = 1
+SHARDED = {"nan-batch": True, "wears-out": False}
+"""Faults that are recorded under ``fully_shard``, too, and whether a bad step is left out there."""
 STOPPED = {"killed": (1, signal.SIGKILL), "interrupted": (0, signal.SIGINT)}
 
 
@@ -73,6 +78,11 @@ def run_rank(rank: int, scenario: str, folder: Path, ports: list[int]) -> None:
         for fault in FAULTS:
             _bisect(forensics, folder, fault)
         forensics("alone", "bisect", str(_of_one_rank(folder, rank)))
+    elif scenario == "sharded":
+        _record_sharded(rank, folder, ports.pop())
+        for fault in SHARDED:
+            _bisect(forensics, folder, fault, run=f"sharded-{fault}")
+        _bisect(forensics, folder, "wrapped", run=_copy(folder, rank, "sharded-nan-batch"))
     elif scenario == "raises":
         _record(forensics, folder, "raises")
     elif scenario == "raised":
@@ -89,9 +99,25 @@ def _record(forensics: Command, folder: Path, fault: str) -> None:
     forensics(fault, "record", recipe_of(fault), "--out", str(folder / fault), *words)
 
 
-def _bisect(forensics: Command, folder: Path, fault: str, *words: str) -> None:
+def _record_sharded(rank: int, folder: Path, port: int) -> None:
+    place = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=2)
+    for fault, guarded in SHARDED.items():
+        record_sharded(folder / f"sharded-{fault}", recipe_of(fault), guarded=guarded)
+    dist.destroy_process_group()
+
+
+def _bisect(forensics: Command, folder: Path, fault: str, *words: str, run: str = "") -> None:
     further = ["--further-steps", str(FURTHER), *words]
-    forensics(fault, "bisect", str(folder / fault), "--recipe", recipe_of(fault), *further)
+    forensics(fault, "bisect", str(folder / (run or fault)), "--recipe", recipe_of(fault), *further)
+
+
+def _copy(folder: Path, rank: int, run: str) -> str:
+    """The same run without an answer in it; by the time that rank 0 asks for it, it is there."""
+    if rank == 0:
+        shutil.copytree(folder / run, folder / f"{run}-again")
+        (folder / f"{run}-again" / "bisect.json").unlink()
+    return f"{run}-again"
 
 
 def _of_one_rank(folder: Path, rank: int) -> Path:
@@ -118,7 +144,7 @@ def load_all() -> None:
 if __name__ == "__main__":
     where = Path(sys.argv[1])
     load_all()
-    for name in ("faults", "raises", "raised", *STOPPED):
+    for name in ("faults", "sharded", "raises", "raised", *STOPPED):
         ranks = start_processes(
             run_rank,
             (name, where, free_ports(2 * len(FAULTS) + 1)),

@@ -151,6 +151,42 @@ class WrongAverage(Faulty):
         return training
 
 
+class WearsOut(nn.Module):
+    """Counts its steps in a buffer, and takes a root of how many are left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Two micro-batches a step; the root is NaN from ``BAD_STEP`` on."""
+        self.seen += 1
+        return hidden + (2.0 * BAD_STEP + 0.5 - self.seen).sqrt() * 1e-3
+
+
+@recipe("wears-out", "a fault of the model, which all ranks have", defaults=CONFIG)
+class WornOut(Faulty):
+    """Whatever the data."""
+
+    def build(self, config: Config) -> Training:
+        """With the module that wears out."""
+        training = super().build(config)
+        training.model.append(WearsOut())  # type: ignore[operator]
+        return training
+
+
+@recipe("wrapped", "builds a model that is replicated already", defaults=CONFIG)
+class Wrapped(Faulty):
+    """Which no replay can take."""
+
+    def build(self, config: Config) -> Training:
+        """In DistributedDataParallel."""
+        training = super().build(config)
+        training.model = nn.parallel.DistributedDataParallel(training.model)
+        return training
+
+
 @recipe("raises", "rank 1 cannot read its data", defaults=CONFIG)
 class Raises(Faulty):
     """An exception in the loss."""
