@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,8 +36,9 @@ class NullRecorder:
     def saved(self, path: Any, step: int | None = None) -> None:
         """Nothing."""
 
-    def reducing(self) -> None:
+    def reducing(self) -> AbstractContextManager[None]:
         """Nothing."""
+        return nullcontext()
 
     def count_tokens(self, tokens: int) -> None:
         """Nothing."""

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -294,13 +294,14 @@ class Recorder:
             kept = [s for s in self.keeper.manifest.states if s.step < at]
             self.keeper.update(states=(*kept, SavedAt(at, where)))
 
-    def reducing(self) -> None:
-        """Call before a collective of the loop's own that may wait for other ranks.
+    def reducing(self) -> AbstractContextManager[None]:
+        """Call before a collective of the loop's own that may wait for other ranks, or around it.
 
         Where one of them hangs, the report then tells which. DDP's reduction is noticed by itself.
         """
         with self.guard.shielding("reducing()"):
-            self._output.reducing()
+            return self._output.waiting()
+        return nullcontext()
 
     def count_tokens(self, tokens: int) -> None:
         """How many tokens (or samples) this step consumes, for ``tokens_per_s``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,10 @@ class StepOutput:
         """This rank's own part of the step is done; it waits for the others."""
         if self._ranks is not None:
             self._ranks.reducing()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """It waits for the others in between: until the block that this opens ends."""
+        return nullcontext() if self._ranks is None else self._ranks.waiting()
 
     def observe(self, step: int, grads: GradNorms, *, scaled: bool) -> None:
         """The gradients before the clip: snapshot them where the step is due, or bad."""

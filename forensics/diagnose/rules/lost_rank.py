@@ -3,7 +3,8 @@
 What it detects
     In the marks of a run of several ranks: a rank that is behind the others in step or stage,
     while it has raised, or the others have, or have waited for it for longer than 60 seconds and
-    20 steps. One finding, about the rank that is furthest behind.
+    20 steps. A rank that raised of a connection that another one has left was waiting for that
+    one, wherever it stood. One finding, about the rank that is furthest behind.
 
 Why it matters
     The ranks that wait look as dead as the one they wait for, and it is they who raise: a closed
@@ -42,6 +43,8 @@ _PLACE = {
     Stage.REDUCTION: "in the reduction",
     Stage.REDUCED: "past the reduction",
 }
+_LEFT = ("closed by peer", "reset by peer", "gloo/transport", "remote process exited")
+"""What gloo and NCCL say of a connection whose other end is gone."""
 _ENDED_WELL = ("finished", "interrupted", "alarm")
 
 
@@ -67,8 +70,8 @@ def lost_rank(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
             replace(m, ended=ended.how, message=ended.message) if not (m.rank or m.ended) else m
             for m in marks
         ]
-    behind = min(marks, key=lambda mark: mark.place)
-    waiting = [m for m in marks if m.stage is Stage.REDUCTION and m.place > behind.place]
+    behind = min(marks, key=_place)
+    waiting = [m for m in marks if _waits(m) and _place(m) > _place(behind)]
     if not waiting:
         return
     waited = max(mark.there_s for mark in waiting)
@@ -83,6 +86,20 @@ def lost_rank(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     elif signals.run.unfinished:
         return  # ranks of a run that goes on are never quite at the same place
     yield _finding(marks, behind, waiting, severity, waited if hangs else None)
+
+
+def _place(mark: RankMark) -> tuple[int, int, bool]:
+    """Where a rank is; at the same stage those that were left are ahead."""
+    return (*mark.place, _was_left(mark))
+
+
+def _waits(mark: RankMark) -> bool:
+    return mark.stage is Stage.REDUCTION or _was_left(mark)
+
+
+def _was_left(mark: RankMark) -> bool:
+    """Did it raise because another rank was gone?"""
+    return bool(mark.ended) and any(left in mark.message.lower() for left in _LEFT)
 
 
 def _step_time(signals: Signals) -> float:
@@ -107,18 +124,20 @@ def _finding(
     )
     if waited is not None:
         others += f" for {number(waited)} seconds"
+    reduction = " in the reduction" if waiting[0].stage is Stage.REDUCTION else ""
     named, step = f"rank {behind.rank}", f"{behind.step:,}"
     if behind.ended:
         how = clause(behind.message)
-        message = f"{named} raised at step {step}: {how}; {others} for its gradients"
+        awaited = "its gradients" if reduction else "it"
+        message = f"{named} raised at step {step}: {how}; {others} for {awaited}"
         cause = "What it raised. The errors of the other ranks are of the connection it left."
         remedy = f"Look at the log of {named}, at the samples it had at step {step} first."
     elif severity is Severity.INFO:
-        message = f"the run was cut off with {named} {where} while {others} in the reduction"
+        message = f"the run was cut off with {named} {where} while {others}{reduction}"
         cause = f"If one rank died by itself (memory, a signal, its machine), it was {named}."
         remedy = f"Look at the system log of the machine of {named} for a killed process."
     else:
-        message = f"{named} fell silent {where}; {others} in the reduction"
+        message = f"{named} fell silent {where}; {others}{reduction}"
         cause = "It was killed (memory, a signal, its machine), or hangs: a data loader, a lock, "
         cause += "or a collective that only some ranks call."
         remedy = f"Look at the machine of {named} for a killed process; where it still runs, "

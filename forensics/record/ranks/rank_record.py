@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,7 +59,7 @@ class RankRecord:
     ) -> None:
         self.world, self.columns = world, (*RANK_COLUMNS, *(c for c in _SHARED if c in columns))
         self._path, self._guard = rank_log_path(run_dir, world.rank), guard
-        self._append, self._step = first_step > 0, first_step
+        self._append, self._step, self._stage = first_step > 0, first_step, Stage.OWN
         self._rows: StepWriter | None = None
         self._mark: MarkWriter | None = None
         names = {id(parameter): name for name, parameter in parameters}
@@ -70,6 +72,12 @@ class RankRecord:
     def reducing(self) -> None:
         """This rank's own part of the step is done; it waits for the others."""
         self._put(Stage.REDUCTION)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """The same, where the stage before goes on as the ``with`` block ends."""
+        before = self._stage
+        self._put(Stage.REDUCTION)
+        return Waiting(lambda: self._put(before))
 
     def reduced(self, grads: GradNorms) -> None:
         """The gradients are reduced, and these are they."""
@@ -109,6 +117,27 @@ class RankRecord:
             self._mark.note(self._step, Stage.REDUCTION if begins else Stage.OWN)
 
     def _put(self, stage: Stage) -> None:
+        self._stage = stage
         with self._guard.writing("ranks"):
             if self._mark is not None:
                 self._mark.put(self._step, stage)
+
+
+class Waiting(AbstractContextManager[None]):
+    """A wait that has begun, and may end as a ``with`` block does; where that raises it does not.
+
+    Args:
+        over: called where the wait is over.
+    """
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self._over = over
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._over()

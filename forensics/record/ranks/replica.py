@@ -54,7 +54,7 @@ class DataParallelReplica(Replica):
         )
         super().__init__(self._ddp)
         self._world, self._device = world, device
-        self.reducing: Callable[[], None] = lambda: None
+        self.reducing: Callable[[], object] = lambda: None
 
     def reduces(self, last: bool) -> AbstractContextManager[None]:
         """Gradients are only added up on this rank until the last micro-batch."""

@@ -34,12 +34,14 @@ from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
 from forensics.record.ranks.world import unwrapped
 from forensics.record.recorder import Recorder
+from forensics.record.trainers.collectives import mark_waits
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 _PRECISION = {"no": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _ENGINES = ("DEEPSPEED", "MEGATRON_LM")
+_COLLECTIVES = ("gather", "reduce", "wait_for_everyone")
 
 
 class AcceleratedRecorder:
@@ -103,6 +105,7 @@ class AcceleratedRecorder:
         self._measured_at = 0
         self._hooks = [o.register_step_post_hook(self._has_stepped) for o in inner[1:] and inner]
         self._follow(accelerator)
+        self._leave = mark_waits(accelerator, _COLLECTIVES, self.recorder)
 
     def end_step(self, loss: Tensor | float | None = None) -> None:
         """Call at the end of every iteration: where the optimizer's turn came, writes its row.
@@ -123,6 +126,7 @@ class AcceleratedRecorder:
         """Leave the accelerator as it was, and close the run."""
         for name in ("backward", "unscale_gradients", "clip_grad_norm_"):
             vars(self._accelerator).pop(name, None)
+        self._leave()
         for hook in self._hooks:
             hook.remove()
         self.recorder.close()

@@ -11,6 +11,7 @@ as it goes backward. Of several processes rank 0 writes the run, and all write a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from forensics.record.provenance import describe_run, package_version
 from forensics.record.ranks.agreement import as_rank_zero_knows
 from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.recorder import Recorder
+from forensics.record.trainers.collectives import mark_waits
 from forensics.record.trainers.data_position import note_position
 from forensics.runlog.manifest import Manifest
 
@@ -37,6 +39,9 @@ else:
 
 _PRECISION = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32"}
 """Others (true half weights, double, fp8) have no autocast that this record knows."""
+
+_COLLECTIVES = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
+"""Of a strategy."""
 
 
 class ForensicsCallback(Callback):
@@ -65,6 +70,7 @@ class ForensicsCallback(Callback):
         self._losses: list[Tensor] = []
         self._turn = self._told = False
         self._first_batch: int | None = None
+        self._leave: Callable[[], None] = lambda: None
         self._noted: set[str] = set()
         self._saving_at = 0
 
@@ -90,6 +96,7 @@ class ForensicsCallback(Callback):
             manifest=_manifest(trainer, pl_module, scaler),
             **{"extras": ("epoch", "val_loss"), **self._options},
         )
+        self._leave = mark_waits(trainer.strategy, _COLLECTIVES, self.recorder)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -155,6 +162,7 @@ class ForensicsCallback(Callback):
     def _close(self, trainer: Any, error: BaseException | None) -> None:
         if self.recorder is not None:
             self._note_states(trainer)
+            self._leave()
             close_after(self.recorder, error)
             self.recorder = None
 

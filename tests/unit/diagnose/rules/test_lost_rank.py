@@ -51,6 +51,25 @@ def test_fires_on_the_rank_that_raised_though_others_raise_after_it() -> None:
     assert "Connection" not in finding.message
 
 
+def test_a_rank_that_raised_of_a_closed_connection_waited_wherever_it_stood() -> None:
+    """Trainers have collectives of their own, before the reduction."""
+    left = mark(0, 50, Stage.OWN, ended="exception", message=CLOSED)
+    (finding,) = found(
+        left,
+        mark(1, 50, Stage.OWN, ended="exception", message="ValueError: bad data"),
+        ended=Ended("exception", 50, CLOSED),
+    )
+    assert finding.severity is Severity.ERROR
+    assert finding.message == (
+        "rank 1 raised at step 50: ValueError: bad data; rank 0 waited for it"
+    )
+    (killed,) = found(left, mark(1, 50, Stage.OWN), ended=Ended("exception", 50, CLOSED))
+    assert killed.subject == "rank 1"
+    assert killed.message.endswith("(data, forward or backward); rank 0 waited")
+    other = mark(1, 50, Stage.OWN, ended="exception", message=CLOSED)
+    assert found(left, other, ended=Ended("exception", 50, CLOSED)) == []
+
+
 def test_fires_on_the_rank_that_was_killed_while_the_others_raise() -> None:
     (finding,) = found(
         mark(0, 50, Stage.REDUCTION, ended="exception", message=CLOSED),
