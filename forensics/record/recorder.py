@@ -331,8 +331,8 @@ class Recorder:
 
     def close(self, ended: Ended | None = None) -> None:
         """Close all files and say how the run ended; by default ``finished``. Safe to repeat."""
-        if self._output.closed:
         forget(self)
+        if self._output.closed:
             return
         with self.guard.shielding("close()"):
             self._checkpoints.end(self._step, finished=ended is None)
