@@ -74,7 +74,7 @@ def l2_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     They are float32, those of float64 tensors float64; of a DTensor that of this rank's part.
     """
     if wide_and_alike(tensors):
-        return list(torch._foreach_norm(tensors, 2.0))
+        return [*torch._foreach_norm([*tensors], 2.0)]
     with torch.no_grad():
         return _norms([local_part(tensor) for tensor in tensors], 2.0)
 

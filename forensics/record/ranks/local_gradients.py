@@ -1,8 +1,9 @@
-"""A rank's own gradients, measured by a communication hook before they are reduced.
+"""A rank's own gradients, measured before they are reduced.
 
-After the all-reduce every rank looks guilty: one NaN is in everybody's gradients. The hook sees
-each bucket just before, still as this rank alone has computed it, and then does what would have
-been done without it.
+After the all-reduce every rank looks guilty: one NaN is in everybody's gradients. On a CPU they are
+mostly read where they lie (``unreduced``). Else a communication hook sees each bucket just before
+it is reduced, still as this rank alone has computed it, and then does what would have been done
+without it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from forensics.record.clipping import GradNorms
+from forensics.record.ranks.local_norms import LocalNorms
+from forensics.record.ranks.unreduced import UnreducedGradients, stay_own
 from forensics.record.readback import read_scalars
 from forensics.record.tensor_norms import combine, l2_norms, measure
 
@@ -32,21 +35,6 @@ Hook = Callable[[Any, Bucket], Any]
 
 MOST_PASSES = 100
 """Backward passes kept until a step is read: a loop that never asks fills no memory."""
-
-
-@dataclass(frozen=True)
-class LocalNorms:
-    """The gradients of one rank in one step.
-
-    Attributes:
-        total: global L2 norm, still multiplied by the loss scale; not divided by the world size.
-        nonfinite: how many elements are NaN or Inf.
-        bad: the parameters with any, in the order their gradients were reduced.
-    """
-
-    total: float
-    nonfinite: int
-    bad: tuple[Tensor, ...] = ()
 
 
 @dataclass
@@ -192,14 +180,19 @@ class OwnGradients:
         if norms is None:
             return {}
         first, self._first = self._first, None
-        place = {name: i for i, name in enumerate(arrival)}
-        named = (self._names.get(id(parameter), "") for parameter in norms.bad)
-        names = sorted(named, key=lambda name: place.get(name, len(place)))
+        if first is None and norms.bad:
+            first = self._first_of(norms.bad, arrival)
         return {
             "grad_l2_local": norms.total / scale if scale else math.nan,
             "grad_local_nonfinite": norms.nonfinite,
-            "first_nonfinite": first or next(filter(None, names), None),
+            "first_nonfinite": first,
         }
+
+    def _first_of(self, bad: Sequence[Tensor], arrival: Sequence[str]) -> str | None:
+        place = {name: i for i, name in enumerate(arrival)}
+        named = (self._names.get(id(parameter), "") for parameter in bad)
+        names = sorted(named, key=lambda name: place.get(name, len(place)))
+        return next(filter(None, names), None)
 
     def hand(self, grads: GradNorms) -> None:
         """The reduced gradients, where they tell something of this rank's own, too."""
@@ -211,9 +204,9 @@ class OwnGradients:
 class LocalGradients(OwnGradients):
     """Measures the gradients of DistributedDataParallel models on this rank.
 
-    The hook is registered when a model first runs, so that a loop may register one of its own until
-    then; at once where it has run already. Where the loop does, without ``MeasuringHook``, nothing
-    can be measured.
+    Where the gradients cannot be read in place, a hook is registered when a model first runs, so
+    that a loop may register one of its own until then; at once where it has run already. Where the
+    loop does, without ``MeasuringHook``, nothing can be measured.
 
     Args:
         model: as the loop trains it; itself or in it one such model or several.
@@ -231,7 +224,7 @@ class LocalGradients(OwnGradients):
     ) -> None:
         super().__init__(names)
         self._reducing, self._say = reducing, say
-        self._hooks: list[MeasuringHook] = []
+        self._hooks: list[MeasuringHook | UnreducedGradients] = []
         self._first_run: dict[int, RemovableHandle] = {}
         replicas = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
         if not replicas:
@@ -246,11 +239,7 @@ class LocalGradients(OwnGradients):
         """Read what the hooks have measured; of several readings in a step the first bad one."""
         found = [norms for hook in self._hooks if (norms := hook.take()) is not None]
         if found and not (self._norms is not None and self._norms.nonfinite):
-            self._norms = LocalNorms(
-                combine([norms.total for norms in found]),
-                sum(norms.nonfinite for norms in found),
-                tuple(parameter for norms in found for parameter in norms.bad),
-            )
+            self._norms = found[0] if len(found) == 1 else _as_one(found)
 
     def close(self) -> None:
         """Measure no more. A hook itself stays: DistributedDataParallel cannot drop one."""
@@ -266,11 +255,14 @@ class LocalGradients(OwnGradients):
         self._attach(replica)
 
     def _attach(self, replica: DistributedDataParallel) -> None:
-        """Register the hook, or use the loop's own that measures."""
+        """Read the gradients in place, else by a hook: the loop's own that measures, or ours."""
         registered = [hook for hook, _ in replica._comm_hooks]
+        hook: MeasuringHook | UnreducedGradients | None
         hook = next((hook for hook in registered if isinstance(hook, MeasuringHook)), None)
         try:
-            if hook is None:
+            if hook is None and stay_own(replica):
+                hook = UnreducedGradients(replica)
+            elif hook is None:
                 hook = MeasuringHook()
                 replica.register_comm_hook(replica.process_group, hook)
         except RuntimeError:
@@ -281,3 +273,12 @@ class LocalGradients(OwnGradients):
             return
         hook.listen(self._reducing, self._say)
         self._hooks.append(hook)
+
+
+def _as_one(found: Sequence[LocalNorms]) -> LocalNorms:
+    """What several models in one loop have, each with a reduction of its own."""
+    return LocalNorms(
+        combine([norms.total for norms in found]),
+        sum(norms.nonfinite for norms in found),
+        tuple(parameter for norms in found for parameter in norms.bad),
+    )

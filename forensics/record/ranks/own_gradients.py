@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from forensics.record.clipping import GradNorms
 from forensics.record.local_part import is_distributed
 from forensics.record.ranks.fsdp_gradients import FsdpGradients, is_fully_sharded
-from forensics.record.ranks.local_gradients import LocalGradients, LocalNorms, OwnGradients
+from forensics.record.ranks.local_gradients import LocalGradients, OwnGradients
+from forensics.record.ranks.local_norms import LocalNorms
 from forensics.record.tensor_norms import combine, measure
 
 
