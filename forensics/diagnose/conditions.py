@@ -191,10 +191,14 @@ def scale_was_written(signals: Signals, root: Finding, consequence: Finding) -> 
     return bool((steps == root.first_step).any())
 
 
-def at_or_after_spike(signals: Signals, root: Finding, consequence: Finding) -> bool:
-    """One to eight steps later: the time Adam's second moment takes to show a spike in the loss."""
+def the_spike_did_it(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """One to eight steps later: the time Adam's second moment takes to show a spike in the loss.
+
+    A loss that rises for good needs a spike from which it did not come back.
+    """
     del signals
-    return 1 <= consequence.first_step - root.first_step <= 8
+    counts = consequence.rule == "loss-spike" or root.severity >= Severity.WARNING
+    return counts and 1 <= consequence.first_step - root.first_step <= 8
 
 
 def not_before_the_loss(signals: Signals, root: Finding, consequence: Finding) -> bool:

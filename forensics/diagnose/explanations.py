@@ -13,7 +13,6 @@ from forensics.diagnose.conditions import (
     about_evaluation,
     about_training,
     at_all,
-    at_or_after_spike,
     at_the_seam,
     both,
     does_not_recover,
@@ -36,6 +35,7 @@ from forensics.diagnose.conditions import (
     the_clip_starves,
     the_first_updates_did_it,
     the_gradient_came_first,
+    the_spike_did_it,
     weight_itself_is_bad,
     within,
 )
@@ -62,19 +62,18 @@ NEVER_ROOTS = frozenset(
 def may_be_root(signals: Signals, finding: Finding) -> bool:
     """Can a story begin with this finding?
 
-    Of symptoms only with a clip that starves the run, and with an optimizer that never stepped.
-    Rows that could not be written are nothing that the training did.
+    Of symptoms only with a clip that starves the run, and with an optimizer that never stepped;
+    never with rows that the disk did not take.
     """
     if finding.rule == "dead-run" and never_stepped(signals):
         return True
-    starving = finding.rule == "clipping-every-step" and finding.severity >= Severity.WARNING
-    symptom = finding.rule in NEVER_ROOTS or tells_lost_rows(finding)
-    return not symptom or (starving and starves(signals))
+    if finding.rule == "clipping-every-step" and finding.severity >= Severity.WARNING:
+        return starves(signals)
+    return finding.rule not in NEVER_ROOTS and not tells_lost_rows(finding)
 
 
 LR_REACH = 100
-"""Steps after a learning-rate fault in which trouble is its consequence; a wrong rate that does
-nothing for 100 updates is not what broke the run."""
+"""Steps after a learning-rate fault in which trouble is its consequence, and no later."""
 ONSET_ERROR = 10
 """Steps by which the onset of a slow growth, read off a fitted line, may come out too early."""
 _SKIPS = ("high-skip-rate", "dead-run", "loss-scale-collapse", "loss-scale-oscillation")
@@ -193,6 +192,12 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "both set in together, and the growth of the norm says how fast",
     ),
     Explanation(
+        ("gradient-spike",),
+        ("loss-spike", "loss-divergence"),
+        the_spike_did_it,
+        "the update of the spike is in the weights",
+    ),
+    Explanation(
         ("loss-divergence",),
         ("gradient-explosion", "gradient-spike", "loss-spike", "loss-plateau", "weight-growth"),
         at_all,
@@ -215,12 +220,6 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         ("loss-spike", "gradient-spike"),
         within(0, 8),
         "Adam's second moment lags behind the gradients",
-    ),
-    Explanation(
-        ("gradient-spike",),
-        ("loss-spike",),
-        at_or_after_spike,
-        "the update of the spike is in the weights",
     ),
     Explanation(
         ("loss-spike",),

@@ -72,10 +72,15 @@ def _last_words(learned: LogFacts, summary: str) -> Iterator[str]:
 
 def _brackets(signals: Signals) -> Iterator[str]:
     """Skipped steps that the log dates only to the steps of a row."""
-    brackets = [b for b in signals.table.skip_brackets if b.last_step > b.first_step]
-    if not brackets:
+    brackets = signals.table.skip_brackets
+    if all(b.last_step == b.first_step for b in brackets):  # then each skip has a row of its own
         return
-    told = [f"{b.count:,} in {b.first_step:,}–{b.last_step:,}" for b in brackets[:MOST_BRACKETS]]
+    told = [
+        f"{b.count:,} in {b.first_step:,}–{b.last_step:,}"
+        if b.last_step > b.first_step
+        else f"{b.count:,} at {b.first_step:,}"
+        for b in brackets[:MOST_BRACKETS]
+    ]
     more = len(brackets) - len(told)
     told += [f"{sum(b.count for b in brackets[-more:]):,} later"] if more > 0 else []
     total = sum(bracket.count for bracket in brackets)

@@ -8,6 +8,9 @@ from forensics.diagnose.series import median, runs_of
 from forensics.diagnose.signals import Signals
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
 
+LINEAR = 5
+"""Rates before a 0 that tell whether they fell to it in equal parts."""
+
 
 def zero_stretches(signals: Signals, least: int, most: int) -> list[tuple[int, int]]:
     """First and last row of each stretch of at least ``least`` steps at a rate of 0.
@@ -31,10 +34,13 @@ def zero_stretches(signals: Signals, least: int, most: int) -> list[tuple[int, i
 def _reads_as_zero(signals: Signals, first: int, last: int) -> bool:
     """Is 0 what a small rate looks like here, with the few decimals it is printed with?
 
-    So it is where the rate comes down to 0, or up from it, through the last printed decimal.
+    So it is where the rate comes down to 0, or up from it, through the last printed decimal; not
+    where it came down by the same amount in each row, and the next of them ends at 0.
     """
     rate = signals.lr[: last + 2]
     known = np.flatnonzero(np.isfinite(rate) & (rate > 0))
+    if _runs_out(rate[known[known < first]]):
+        return False
     if len(known) == 0:
         return _learns(signals.loss[: last + 2])
     smallest, highest = float(rate[known].min()), float(rate[known].max())
@@ -46,6 +52,19 @@ def _reads_as_zero(signals: Signals, first: int, last: int) -> bool:
     if last == len(signals) - 1:
         beside = beside[:1]
     return min(beside) <= 2.5 * 10.0**-decimals and highest >= 3 * min(beside)
+
+
+def _runs_out(rate: FloatArray) -> bool:
+    """Does a rate fall in equal parts, as a linear decay does, of which the last is what is left?
+
+    A rate that only rounds to 0 flattens before: a cosine, or an exponential, whose parts shrink.
+    """
+    tail = rate[-LINEAR:]
+    parts = -np.diff(tail)
+    if len(tail) < LINEAR or parts.min() <= 0:
+        return False
+    usual = median(parts)
+    return bool((np.abs(parts - usual) <= 0.1 * usual).all() and tail[-1] <= 1.1 * usual)
 
 
 def _learns(loss: FloatArray) -> bool:

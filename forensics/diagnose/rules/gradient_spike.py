@@ -15,9 +15,9 @@ Evidence
 
 Silent when
     The rise takes more than about 16 steps (that is an explosion), the norms just before or after
-    it are as noisy, or fewer than 8 came before. An info when the norm recovers, when the log ends
-    before it could, when its level shifts in the first 200 rows, and when a crowd of spikes is the
-    heavy tail of the noise.
+    it are as noisy, or fewer than 8 came before. An info when the norm recovers and the loss with
+    it, when the log ends before it could, when its level shifts in the first 200 rows, and when a
+    crowd of spikes is the heavy tail of the noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import (
     LOSS_SPIKE,
     NORM_SPIKE,
+    SHIFT,
     SpikeGroup,
+    level_shifts,
     loss_spikes,
     norm_spikes,
     told_groups,
@@ -42,6 +44,9 @@ from forensics.diagnose.spike_groups import (
 from forensics.diagnose.spikes import Spikes
 from forensics.diagnose.wording import factor, number, span, steps, times
 from forensics.frozen import dataclass
+
+FOLLOWS = 8
+"""Rows in which the loss follows a spike of the norm under Adam."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,16 @@ def _is_serious(signals: Signals, spikes: Spikes, group: SpikeGroup, limits: Thr
         early = row < limits.settling or still_warming(signals, row)
         if spikes.lost[i] or not early or not spikes.flat[i]:
             return True
-    return False
+    return any(_loss_stays_up(signals, spikes, i) for i in range(group.start, group.end + 1))
+
+
+def _loss_stays_up(signals: Signals, spikes: Spikes, spike: int) -> bool:
+    """Did the loss jump with the norm, or up to 8 rows later, and not come back?"""
+    losses = signals.derived(loss_spikes, *LOSS_SPIKE)
+    row = int(spikes.rows[spikes.first[spike]])
+    starts = losses.rows[losses.first]
+    with_it = (starts >= row) & (starts <= row + FOLLOWS) & losses.stays
+    return bool((with_it & ~level_shifts(signals, losses, *SHIFT)).any())
 
 
 def _finding(signals: Signals, spikes: Spikes, group: SpikeGroup, severity: Severity) -> Finding:
@@ -103,7 +117,8 @@ def _finding(signals: Signals, spikes: Spikes, group: SpikeGroup, severity: Seve
             ),
         ),
         cause=_cause(signals, first, several),
-        remedy=_remedy(signals, int(spikes.rows[spikes.first[top]]), peak, several),
+        remedy=_back(signals, spikes, top)
+        + _remedy(signals, int(spikes.rows[spikes.first[top]]), peak, several),
     )
 
 
@@ -137,7 +152,8 @@ def _one(signals: Signals, spikes: Spikes, spike: int) -> str:
         )
     peak = int(spikes.rows[spikes.peak[spike]])
     later = signals.step_at(peak + back) - signals.step_at(peak)
-    return f"{text}, and was back {steps(later)} later"
+    but = ", but the loss stayed up" if _loss_stays_up(signals, spikes, spike) else ""
+    return f"{text}, and was back {steps(later)} later{but}"
 
 
 def _many(signals: Signals, spikes: Spikes, group: SpikeGroup, top: int) -> str:
@@ -153,7 +169,7 @@ def _many(signals: Signals, spikes: Spikes, group: SpikeGroup, top: int) -> str:
 def _cause(signals: Signals, row: int, several: bool) -> str:
     losses = signals.derived(loss_spikes, *LOSS_SPIKE)
     starts = losses.rows[losses.first]
-    near = starts[(starts >= row) & (starts <= row + 8)]
+    near = starts[(starts >= row) & (starts <= row + FOLLOWS)]
     state = rate_state(signals, row)
     rate = f" ({state.text})" if state.text else ""
     if several:
@@ -169,6 +185,14 @@ def _cause(signals: Signals, row: int, several: bool) -> str:
     if not state.calm and state.text:
         return f"{state.text[0].upper()}{state.text[1:]}, so the weights may be where it is steep."
     return f"One batch unlike the others, or a steep place in the loss{rate}."
+
+
+def _back(signals: Signals, spikes: Spikes, spike: int) -> str:
+    """To go back before a spike whose update the weights still bear."""
+    if not _loss_stays_up(signals, spikes, spike):
+        return ""
+    at = signals.step_at(int(spikes.rows[spikes.first[spike]]))
+    return f"Resume from a checkpoint before step {at:,}: going on keeps what its update did. "
 
 
 def _remedy(signals: Signals, row: int, peak: int, several: bool) -> str:

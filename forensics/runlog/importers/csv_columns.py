@@ -13,6 +13,7 @@ from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.named_csv import header_of, read_named
 from forensics.runlog.scanner.names import name_columns
+from forensics.runlog.scanner.skip_totals import with_named_total
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.steps import StepTable
 
@@ -35,7 +36,7 @@ def _naming(names: Sequence[str]) -> dict[str, str]:
 def _read(source: LogSource, reading: Reading) -> StepTable:
     table = read_named(source, reading, csv_columns.name, _naming, LogFacts())
     refuse_settings(table, source.path)
-    return by_epoch(table) if "step" not in reading.mapping else table
+    return with_named_total(by_epoch(table) if "step" not in reading.mapping else table)
 
 
 csv_columns = Importer(

@@ -11,6 +11,7 @@ from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.loss_like import loss_like
 from forensics.runlog.scanner.names import name_columns
 from forensics.runlog.scanner.records import RecordRows, flattened, json_object
+from forensics.runlog.scanner.skip_totals import with_named_total
 from forensics.runlog.scanner.source import LogSource
 from forensics.runlog.scanner.summaries import is_summary
 from forensics.runlog.steps import StepTable
@@ -38,7 +39,7 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         rows.add_lines(block)
     table = rows.table(jsonl_columns.name, LogFacts(), source.path)
     refuse_settings(table, source.path)
-    return by_epoch(table) if "step" not in reading.mapping else table
+    return with_named_total(by_epoch(table) if "step" not in reading.mapping else table)
 
 
 jsonl_columns = Importer(

@@ -12,9 +12,11 @@ from forensics.runlog.csv_reader.repair_log import RepairLog
 from forensics.runlog.log_facts import PER_EPOCH, LogFacts
 from forensics.runlog.scanner.rows import TELLING, finished
 from forensics.runlog.scanner.same_step import merge_same_step
-from forensics.runlog.steps import BoolArray, Column, FloatArray, StepTable
+from forensics.runlog.steps import Column, FloatArray, IntArray, StepTable
 
 _UNNUMBERED = "missing-step-column"
+MOST_AGAIN = 0.1
+"""Share of the rows that restarts may have done again; more are several rows an epoch."""
 _NAMED = frozenset(
     (
         *("name", "model", "model name", "run", "run name", "run id", "experiment", "trial"),
@@ -27,9 +29,10 @@ _NAMED = frozenset(
 def by_epoch(table: StepTable) -> StepTable:
     """The table numbered by its epochs, where rows were counted and each row is one; else as is.
 
-    Rows of one epoch are put together if no two of them hold a loss; epochs that begin anew are a
-    second run. A row without an epoch, where the others have one, sums the run up and is left out.
-    Without any epoch, rows that all hold a loss and its validation are taken to be epochs.
+    Rows of one epoch are put together if no two of them hold a loss, but for an epoch now and then
+    that a restart did again; epochs that begin anew are a second run. A row without an epoch, where
+    the others have one, sums the run up and is left out. Without any epoch, rows that all hold a
+    loss and its validation are taken to be epochs.
     """
     if not any(repair.kind == _UNNUMBERED for repair in table.repairs):
         return table
@@ -41,7 +44,8 @@ def by_epoch(table: StepTable) -> StepTable:
         return table
     columns = {name: column.take(rows) for name, column in table.columns.items()}
     epoch = np.asarray(columns.pop("epoch").values, dtype=np.float64)
-    if not _is_per_epoch(epoch, columns.get("loss")):
+    again = _done_again(epoch, columns.get("loss"))
+    if not _is_per_epoch(epoch) or len(again) > MOST_AGAIN * len(epoch):
         return table
     columns["step"] = Column(epoch.astype(np.int64), np.ones(len(rows), dtype=bool))
     facts = replace(table.facts or LogFacts(), unit=PER_EPOCH, interval=1)
@@ -49,6 +53,11 @@ def by_epoch(table: StepTable) -> StepTable:
     for repair in table.repairs:
         if repair.kind != _UNNUMBERED:
             log.take(repair)
+    if len(again):
+        first = int(epoch[again[0]])
+        log.note("repeated-steps", step=first, count=len(again), detail=f"{first:,}")
+        kept = np.delete(np.arange(len(rows)), again)
+        columns = {name: column.take(kept) for name, column in columns.items()}
     merged = merge_same_step(columns, log)
     return finished(dict(merged), table.source_format, facts, log)
 
@@ -93,11 +102,16 @@ def _validated_each_time(table: StepTable) -> StepTable:
     return replace(table, facts=facts, repairs=repairs)
 
 
-def _is_per_epoch(epoch: FloatArray, loss: Column | None) -> bool:
-    """Are these whole numbers that move on, with no two losses of one epoch next to each other?"""
+def _is_per_epoch(epoch: FloatArray) -> bool:
+    """Are these whole numbers that move on?"""
     if (epoch % 1 != 0).any() or (np.abs(epoch) >= 2**53).any():
         return False
-    same: BoolArray = np.diff(epoch) == 0
-    if same.all():
-        return False
-    return loss is None or not (same & loss.present[1:] & loss.present[:-1]).any()
+    return bool((np.diff(epoch) != 0).any())
+
+
+def _done_again(epoch: FloatArray, loss: Column | None) -> IntArray:
+    """Rows with a loss whose epoch the next row has as well, with a loss of its own."""
+    if loss is None:
+        return np.empty(0, dtype=np.int64)
+    same = np.diff(epoch) == 0
+    return np.flatnonzero(same & loss.present[1:] & loss.present[:-1])

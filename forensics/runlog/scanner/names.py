@@ -49,6 +49,11 @@ _COUNTS = (
     *("global_batch", "batch_idx", "batch_index"),
 )
 """What loops of people's own call their steps; those of batches may count anew in each epoch."""
+_ENVIRONMENT = (
+    *("timesteps", "total_timesteps", "num_timesteps", "timesteps_total", "env_steps"),
+    *("total_env_steps", "environment_steps", "num_env_steps_sampled", "time/total_timesteps"),
+)
+"""Steps of reinforcement learning's environments: many of them make an update."""
 _CLIPPED = ("grad_norm_post_clip", "post_clip_grad_norm")
 _MORE = {
     "step": (
@@ -58,7 +63,9 @@ _MORE = {
         "total_steps_done",
         "n_iter",
         "iterations",
+        "time/iterations",
         *_COUNTS,
+        *_ENVIRONMENT,
     ),
     "lr": (
         "lrs",
@@ -249,7 +256,10 @@ _STEP_NAMES = (
 def step_rank(name: str) -> int:
     """Which of several step-like names is the optimizer's step: the lower the likelier.
 
-    A dashboard's own ``_step`` counts calls of its logger, the trainer's name counts steps.
+    A dashboard's own ``_step`` counts calls of its logger, the trainer's name counts steps; those
+    of an environment are taken where nothing else counts.
     """
     bare = bare_name(name)
+    if bare.rpartition("/")[2] in _ENVIRONMENT:
+        return len(_STEP_NAMES) + 1
     return _STEP_NAMES.index(bare) if bare in _STEP_NAMES else len(_STEP_NAMES)

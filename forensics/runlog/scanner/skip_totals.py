@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,23 @@ from forensics.runlog.scanner.coverage import usual_distance
 from forensics.runlog.steps import Column, IntArray, StepTable
 
 TOTAL = "skipped_total"
+_CALLED = re.compile(
+    r"(?:total|cumulative|cum)_(?:skip(?:ped|s)?|overflows?)(?:_(?:steps?|iterations?|updates?))?"
+    r"|(?:skip(?:ped|s)?|overflows?)(?:_(?:steps?|iterations?|updates?))?_(?:total|cumulative|cum)"
+)
+"""What loops call a counter of all skips so far; ``skipped_steps`` alone may be of one row."""
+
+
+def with_named_total(table: StepTable) -> StepTable:
+    """``with_skip_totals`` for a column that is called a total, and never falls."""
+    for name, column in table.columns.items():
+        if _CALLED.fullmatch(re.sub(r"[\W_]+", "_", name.rpartition("/")[2].lower())) is None:
+            continue
+        values = np.asarray(column.values, dtype=np.float64)[column.present]
+        if len(values) and (values % 1 == 0).all() and (np.diff(values, prepend=0) >= 0).all():
+            columns = {TOTAL if one == name else one: cells for one, cells in table.columns.items()}
+            return with_skip_totals(replace(table, columns=columns))
+    return table
 
 
 def with_skip_totals(table: StepTable) -> StepTable:

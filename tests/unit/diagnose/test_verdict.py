@@ -447,3 +447,15 @@ def test_a_nan_that_passed_explains_no_clipping_long_after_it() -> None:
     assert (verdict.consequences, verdict.unrelated) == ((), (1,))
     verdict, _ = verdict_on(signals_of(loss=bad_from(500)), nan, clip)
     assert verdict.consequences == (1,)
+
+
+def test_a_spike_that_the_loss_did_not_come_back_from_is_the_root_of_its_rise() -> None:
+    rise, jump = finding("loss-divergence", E, 701), finding("loss-spike", W, 701)
+    assert root_of(signals_of(), finding("gradient-spike", W, 700, 700), rise, jump) == (
+        "gradient-spike"
+    )
+    # One that passed is no cause, and one within the rise is part of it.
+    assert root_of(signals_of(), finding("gradient-spike", INFO, 700, 700), rise, jump) == (
+        "loss-divergence"
+    )
+    assert root_of(signals_of(), finding("gradient-spike", W, 760, 760), rise) == "loss-divergence"

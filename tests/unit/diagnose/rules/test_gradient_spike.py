@@ -104,3 +104,13 @@ def test_many_quiet_spikes_are_folded() -> None:
     assert len(findings) == 12
     assert all(f.severity is Severity.INFO for f in findings)
     assert findings[-1].last_step == at[-1]
+
+
+@pytest.mark.parametrize(("left", "severity"), [(0.0, Severity.INFO), (4.0, Severity.WARNING)])
+def test_a_spike_after_which_the_loss_stays_up_is_serious(left: float, severity: Severity) -> None:
+    columns = spiked(3000, [2000], 60)
+    away = np.arange(999.0)
+    columns["loss"][2001:] += (5.0 - left) * np.exp(-away / 8) + left * np.exp(-away / 900)
+    (finding,) = found(gradient_spike, columns)
+    assert finding.severity is severity
+    assert ("the loss stayed up" in finding.message) is (severity is Severity.WARNING)

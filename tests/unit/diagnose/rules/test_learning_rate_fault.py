@@ -55,6 +55,17 @@ def test_silent_where_a_small_rate_is_printed_as_zero() -> None:
     assert not found(learning_rate_fault, run_with(np.zeros(1_000))), "the loss falls, so it trains"
 
 
+def test_fires_where_a_linear_decay_in_round_numbers_has_ended() -> None:
+    lr = np.round(np.maximum(1e-3 * (1 - np.arange(1_200) / 500), 0), 6)
+    (finding,) = serious(found(learning_rate_fault, run_with(lr)))
+    assert (finding.first_step, finding.last_step) == (500, 1_199)
+    cosine = np.round(5e-4 * (1 + np.cos(np.pi * np.arange(1_200) / 1_200)), 4)
+    halving = np.round(1e-3 * 0.5 ** (np.arange(1_200) / 2), 6)
+    assert (cosine == 0).sum() > 20
+    assert not found(learning_rate_fault, run_with(cosine))
+    assert not found(learning_rate_fault, run_with(halving))
+
+
 @pytest.mark.parametrize(
     ("rows", "at", "factor"), [(500, 250, 30), (20_000, 12_345, 10), (20_000, 300, 100)]
 )

@@ -71,3 +71,14 @@ def test_rows_with_a_validation_each_are_taken_to_be_epochs_and_said(tmp_path: P
     assert "epoch" in table.facts.notes[0]
     sparse = read(tmp_path, "loss,val_loss\n3.0,3.1\n2.0,\n1.5,2.1\n")
     assert unit_of(sparse) == PER_STEP
+
+
+def test_an_epoch_that_a_restart_did_again_leaves_the_rows_epochs(tmp_path: Path) -> None:
+    header = "epoch,train_loss,val_loss\n"
+    first = "".join(f"{e},{3.0 - 0.1 * e},{3.2 - 0.1 * e}\n" for e in range(20))
+    again = header + "".join(f"{e},{2.9 - 0.1 * e},{3.1 - 0.1 * e}\n" for e in range(19, 25))
+    table = read(tmp_path, header + first + again)
+    assert table.step.tolist() == list(range(25))
+    assert column(table, "loss")[18:20] == pytest.approx([1.2, 1.0])
+    assert unit_of(table) == PER_EPOCH
+    assert {"repeated-steps", "repeated-header"} <= repairs_of(table)

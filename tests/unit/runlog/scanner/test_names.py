@@ -34,6 +34,8 @@ from forensics.runlog.scanner.names import canonical_name, mapped_names, name_co
         ("lr_1", "lr_1"),
         ("TrainLoss", "loss"),
         ("opt_step", "step"),
+        ("timesteps", "step"),
+        ("time/total_timesteps", "step"),
         ("batch_idx", "step"),
         ("grads/norm", "grad_l2_pre_clip"),
         ("grad_norm_unclipped", "grad_l2_pre_clip"),
@@ -132,3 +134,9 @@ def test_the_validation_of_a_likely_loss_is_found_by_its_name() -> None:
         "trainElboLoss": "loss",
         "valElboLoss": "val_loss",
     }
+
+
+def test_an_environments_steps_count_where_nothing_else_does() -> None:
+    there = ["time/total_timesteps", "time/iterations", "train/loss"]
+    assert name_columns(there)["time/iterations"] == "step"
+    assert name_columns(["timesteps", "loss"])["timesteps"] == "step"

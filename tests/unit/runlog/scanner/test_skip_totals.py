@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from forensics.runlog.scanner.skip_totals import TOTAL, with_skip_totals
+import pytest
+
+from forensics.runlog.scanner.skip_totals import TOTAL, with_named_total, with_skip_totals
 from forensics.runlog.steps import StepTable
 
 
@@ -38,3 +40,23 @@ def test_the_counter_goes_before_a_count_of_notes() -> None:
 
 def test_a_counter_that_was_set_back_invents_nothing() -> None:
     assert skipped(table([10, 20, 30], [6, 0, 1])) == [6, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["skipped_total", "amp/total_skipped_steps", "Overflows-total"])
+def test_a_column_that_is_called_a_total_is_a_counter(name: str) -> None:
+    found = with_named_total(StepTable.from_arrays({"step": [10, 20, 30], name: [2.0, 2.0, 3.0]}))
+    assert found["skipped_steps"].tolist() == [2, 0, 1]
+    assert name not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("skipped_steps", [2.0, 2.0, 3.0]),
+        ("skipped_total", [2.0, 1.0, 3.0]),
+        ("skipped_total", [0.5, 1.5, 2.0]),
+    ],
+)
+def test_any_other_column_is_left_alone(name: str, values: list[float]) -> None:
+    it = StepTable.from_arrays({"step": [10, 20, 30], name: values})
+    assert with_named_total(it) is it
