@@ -41,6 +41,10 @@ from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
 
 
+DECAYED = 0.2
+"""Share of the highest rate at which a schedule has come down: cosines end at a tenth or at 0."""
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """What counts as no gain."""
@@ -217,5 +221,18 @@ def _stopped(signals: Signals, path: Course, block: int) -> Finding:
         last_step=signals.last_step,
         evidence=_evidence(signals, path),
         cause="Converged at this learning rate, model and data, or stuck.",
-        remedy="If it should go lower, a decay of the learning rate is the first thing to try.",
+        remedy=_stopped_remedy(signals),
     )
+
+
+def _stopped_remedy(signals: Signals) -> str:
+    """What may lower it, by what the rate did since: a decay that it had already is no advice."""
+    rate = signals.lr[np.isfinite(signals.lr)]
+    end = float(rate[-1]) if len(rate) else np.nan
+    if len(rate) and end <= DECAYED * rate.max():
+        left = f"to {number(end)}, from {number(float(rate.max()))} at most"
+        return (
+            f"If it should go lower: the learning rate has come down already ({left}), so it is "
+            "the model's size, the data, or a longer schedule with a rate that stays up."
+        )
+    return "If it should go lower, a decay of the learning rate is the first thing to try."
