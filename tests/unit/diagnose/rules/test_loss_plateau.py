@@ -42,6 +42,14 @@ def test_a_loss_that_has_stopped_is_an_info() -> None:
     assert "gained nothing" in finding.message
 
 
+@pytest.mark.parametrize(("end", "advice"), [(1e-3, "a decay of"), (1e-4, "has come down already")])
+def test_no_decay_is_advised_where_the_rate_has_come_down(end: float, advice: str) -> None:
+    columns = healthy_columns("floor", 0, 4_000)
+    columns["lr"] = np.geomspace(1e-3, end, 4_000)
+    (finding,) = found(loss_plateau, columns)
+    assert advice in finding.remedy
+
+
 def test_silent_on_fine_tuning_that_gains_two_percent() -> None:
     for seed in range(10):
         assert not serious(found(loss_plateau, healthy_columns("flat_fine_tuning", seed, 20_000)))
