@@ -62,8 +62,12 @@ class Maker:
         self._make: Make = inspect.getattr_static(kind, "function").__func__
         self._rng = rng_state()
 
-    def engine(self, checkpoint: Path | None) -> Engine:
+    def engine(self, checkpoint: Path | None, aside: Path) -> Engine:
         """What it returns, as a trainer that will resume from a checkpoint.
+
+        Args:
+            checkpoint: None begins with step 0.
+            aside: folder that takes the place of the trainer's own, for whoever writes there.
 
         Raises:
             NotReplayableError: it raises, or returns something else.
@@ -77,20 +81,20 @@ class Maker:
             raise NotReplayableError(f"{self.name}() raised {told(error)}", where="trainer") from (
                 error
             )
-        return _engine_of(made, self.name, checkpoint)
+        return _engine_of(made, self.name, checkpoint, aside)
 
 
-def _engine_of(made: Any, name: str, checkpoint: Path | None) -> Engine:
+def _engine_of(made: Any, name: str, checkpoint: Path | None, aside: Path) -> Engine:
     if hasattr(made, "callback_handler") and hasattr(made, "training_step"):
         from forensics.replay.trainers.huggingface import HuggingFaceEngine
 
         _one_process(getattr(made.args, "world_size", 1))
-        return HuggingFaceEngine(made, checkpoint)
+        return HuggingFaceEngine(made, checkpoint, aside)
     if isinstance(made, tuple | list) and len(made) > 1 and hasattr(made[0], "fit_loop"):
         from forensics.replay.trainers.lightning import LightningEngine
 
         _one_process(made[0].world_size)
-        return LightningEngine(made[0], made[1], made[2:], checkpoint)
+        return LightningEngine(made[0], made[1], made[2:], checkpoint, aside)
     got = type(made).__name__
     raise NotReplayableError(
         f"{name}() returned a {got}, which is no trainer that can be resumed",

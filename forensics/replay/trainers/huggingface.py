@@ -32,14 +32,15 @@ class HuggingFaceEngine(Engine):
     Args:
         trainer: as the user's script makes it, not trained yet.
         checkpoint: a ``checkpoint-N`` folder; None begins with step 0.
+        aside: folder in the place of its ``output_dir``.
     """
 
-    def __init__(self, trainer: Any, checkpoint: Path | None) -> None:
+    def __init__(self, trainer: Any, checkpoint: Path | None, aside: Path) -> None:
         super().__init__()
         self.trainer, self._checkpoint = trainer, checkpoint
         self._fetched: list[Batch] = []
         self._wrapped: Any = None
-        silence(trainer)
+        silence(trainer, aside)
         self._own_step, self._own_fetch = trainer.training_step, trainer.get_batch_samples
         trainer.training_step, trainer.get_batch_samples = self._parked, self._fetching
 
@@ -158,14 +159,20 @@ class HuggingFaceEngine(Engine):
         return mean_loss([loss.detach() for loss in losses], self.trainer.accelerator)
 
 
-def silence(trainer: Any) -> None:
-    """Nothing of the user's is written, deleted, reported or sent while it is replayed."""
+def silence(trainer: Any, aside: Path) -> None:
+    """Nothing of the user's is written, deleted, reported or sent while it is replayed.
+
+    Args:
+        trainer: whose callbacks of the user's own stay: they may change what is trained.
+        aside: folder that these find in the place of the ``output_dir``.
+    """
     handler = trainer.callback_handler
     handler.callbacks = [c for c in handler.callbacks if not _speaks(c)]
-    for name, value in _QUIET.items():
+    for name, value in {**_QUIET, "output_dir": str(aside)}.items():
         object.__setattr__(trainer.args, name, value)  # frozen in some releases
     for name in ("_save_checkpoint", "save_model", "push_to_hub", "_push_from_checkpoint"):
         setattr(trainer, name, _nothing)
+    handler.on_save, trainer.log = _not_saved, _logged_nowhere(trainer)
 
 
 def _speaks(callback: Any) -> bool:
@@ -176,6 +183,22 @@ def _speaks(callback: Any) -> bool:
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
     """Instead of what would write."""
+
+
+def _not_saved(args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+    """Instead of the event: callbacks that hear of it upload or delete."""
+    control.should_save = False
+    return control
+
+
+def _logged_nowhere(trainer: Any) -> Any:
+    """Instead of ``log``, which tells callbacks: what they may look up, and no more."""
+
+    def log(logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        trainer.control.should_log = False
+        trainer.state.log_history.append({**logs, "step": trainer.state.global_step})
+
+    return log
 
 
 def _step_scheduler(scheduler: Any) -> None:

@@ -63,10 +63,11 @@ class LightningEngine(Engine):
         module: the ``LightningModule``.
         data: what ``fit`` gets beside it: loaders or a ``DataModule``, by place or by name.
         checkpoint: a ``.ckpt`` file; None begins with step 0.
+        aside: folder in the place of its ``default_root_dir``.
     """
 
     def __init__(
-        self, trainer: Any, module: Any, data: Sequence[Any], checkpoint: Path | None
+        self, trainer: Any, module: Any, data: Sequence[Any], checkpoint: Path | None, aside: Path
     ) -> None:
         super().__init__()
         self.trainer, self.model = trainer, module
@@ -74,7 +75,7 @@ class LightningEngine(Engine):
         self._losses: list[Tensor] = []
         self._recorder: StepRecorder | None = None
         self._measured = False
-        silence(trainer)
+        silence(trainer, aside)
         trainer.callbacks.append(_Hearing(self))
         self._epochs = trainer.fit_loop.epoch_loop
         self._own_update = self._epochs.update_lr_schedulers
@@ -226,8 +227,13 @@ class _Hearing(Callback):
         self._engine.unscaled(optimizer)
 
 
-def silence(trainer: Any) -> None:
-    """Nothing of the user's is written, logged or shown while it is replayed."""
+def silence(trainer: Any, aside: Path) -> None:
+    """Nothing of the user's is written, logged or shown while it is replayed.
+
+    Args:
+        trainer: whose callbacks of the user's own stay: they may change what is trained.
+        aside: folder that these find in the place of the ``default_root_dir``.
+    """
     ours = "forensics.record.trainers"
     loud = (Checkpoint, ProgressBar, ModelSummary)
     trainer.callbacks[:] = [
@@ -237,7 +243,15 @@ def silence(trainer: Any) -> None:
         and type(c).__module__ != ours
         and not type(c).__module__.startswith(ours)
     ]
+    for callback in trainer.callbacks:  # that a loop is left midway is no end of their training
+        callback.on_exception = _nothing
+    trainer.save_checkpoint = _nothing
+    trainer._default_root_dir = str(aside)
     trainer.loggers = [DummyLogger()] if trainer.loggers else []
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Instead of what would write."""
 
 
 def _moved(place: _Place, counted: Mapping[str, Any]) -> _Place:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -110,6 +112,7 @@ class TrainerSession(Session):
         super().__init__(run, run.manifest, found, least)
         self._say = say
         self._settings.enter_context(quiet())
+        self._aside = _folder_aside(self._settings)
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
         self._probed: set[int] = set()
         self._told: set[int] = set()
@@ -159,10 +162,10 @@ class TrainerSession(Session):
         raise InputError("is a trainer's own", where=info.path)
 
     def close(self) -> None:
-        """Unwind every loop that is still parked."""
-        super().close()
+        """Unwind every loop that is still parked, and only then let trainers speak again."""
         for engine in list(self._engines):
             engine.loop.close()
+        super().close()
 
     def _load(self, info: CheckpointInfo) -> None:
         refuse_outside(info.path, state_root(info.path, self.run.path))
@@ -174,7 +177,7 @@ class TrainerSession(Session):
         self._drop_loops()
         if self._built:
             let_go(self.training)
-        engine = self._maker.engine(None if info is None else info.path)
+        engine = self._maker.engine(None if info is None else info.path, self._aside)
         self._engines.add(engine)
         engine.start()
         if info is not None and engine.first_step != info.step:
@@ -263,6 +266,18 @@ class TrainerSession(Session):
             self._rows_compared += 1
             self._rows_same += compare_rows(row, replayed.log, "", 0.0) is None
         return gone
+
+
+def _folder_aside(settings: ExitStack) -> Path:
+    """A folder that is gone when these settings end."""
+    try:
+        return Path(settings.enter_context(TemporaryDirectory(prefix="forensics-replay-")))
+    except OSError as error:
+        raise NotReplayableError(
+            f"there is no place for what its callbacks write ({error.strerror or error})",
+            where="trainer",
+            hint="TMPDIR names another folder for temporary files",
+        ) from error
 
 
 def _listed(steps: Sequence[int]) -> str:

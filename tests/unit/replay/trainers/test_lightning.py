@@ -28,7 +28,8 @@ def test_a_bad_sample_is_found_with_its_operator_and_nothing_is_written(
 ) -> None:
     prepare(ZERO=21)
     fit()
-    before = contents(tmp_path / "states")
+    before = contents(tmp_path)
+    assert {"diary.txt", "own.ckpt"} < set(before)
     result = bisected(tmp_path / "run", MAKE, what_if=True, further_steps=2)
     origin = result.origin
     assert origin is not None
@@ -37,7 +38,8 @@ def test_a_bad_sample_is_found_with_its_operator_and_nothing_is_written(
     assert (origin.module, origin.parameters[0]) == ("net", "net.last.bias")
     assert result.samples == (1,)
     assert result.persistence is Persistence.TRANSIENT
-    assert contents(tmp_path / "states") == before
+    (tmp_path / "run" / "bisect.json").unlink()
+    assert contents(tmp_path) == before
 
 
 def test_a_trial_that_ends_midway_leaves_nothing_frozen(tmp_path: Path, prepare: Prepare) -> None:

@@ -73,6 +73,21 @@ def make_huggingface() -> Any:
 
     from forensics.record.trainers.huggingface import ForensicsCallback
 
+    class Diary(TrainerCallback):  # type: ignore[misc]
+        """Writes where the Trainer does, and tells elsewhere of what was saved and logged."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with (Path(args.output_dir) / "diary.txt").open("a") as file:
+                file.write(f"{state.global_step}\n")
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with (home() / "told.txt").open("a") as file:
+                file.write("saved\n")
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            with (home() / "told.txt").open("a") as file:
+                file.write(f"{state.log_history[-1]}\n")
+
     class Poison(TrainerCallback):  # type: ignore[misc]
         """One weight becomes NaN before the step ``POISON``."""
 
@@ -102,7 +117,7 @@ def make_huggingface() -> Any:
             dataloader_pin_memory=False,
         ),
         train_dataset=Samples(),
-        callbacks=[ForensicsCallback(home() / "run"), Poison()],
+        callbacks=[ForensicsCallback(home() / "run"), Poison(), Diary()],
     )
 
 
@@ -112,6 +127,17 @@ def make_lightning() -> Any:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     from forensics.record.trainers.lightning import ForensicsCallback
+
+    class Diary(pl.Callback):  # type: ignore[misc, name-defined]
+        """Writes where the Trainer does, saves by itself, and tells of a training that ended."""
+
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            with (Path(trainer.default_root_dir) / "diary.txt").open("a") as file:
+                file.write(f"{trainer.global_step}\n")
+            trainer.save_checkpoint(home() / "own.ckpt")
+
+        def on_exception(self, trainer: Any, *_: Any) -> None:
+            (home() / "ended.txt").write_text("ended")
 
     class Module(pl.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -139,7 +165,8 @@ def make_lightning() -> Any:
         accelerator="cpu",
         gradient_clip_val=0.5,
         accumulate_grad_batches=setting("ACCUMULATION", 1),
-        callbacks=[ForensicsCallback(home() / "run"), saving],
+        callbacks=[ForensicsCallback(home() / "run"), saving, Diary()],
+        default_root_dir=home(),
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
