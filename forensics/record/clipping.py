@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from forensics.record.local_part import is_distributed
 from forensics.record.loop_entries import gradients_of
 from forensics.record.readback import Read
 from forensics.record.tensor_norms import combine, measure
@@ -158,12 +157,7 @@ def _as_norms(grads: GradNorms | Iterable[Tensor]) -> GradNorms:
 
 
 def torchs_norm(optimizers: Optimizer | Iterable[Optimizer]) -> float:
-    """The global norm of what optimizers hold, as torch takes it, where measuring failed.
-
-    NaN where gradients are sharded: torch would wait for ranks that may have measured theirs.
-    """
+    """The global norm of what optimizers hold, as torch takes it, where measuring failed."""
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
     grads = [grad for optimizer in chosen for grad in gradients_of(optimizer)]
-    if any(map(is_distributed, grads)):
-        return math.nan
     return float(torch.nn.utils.get_total_norm(grads))

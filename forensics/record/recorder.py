@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from forensics.errors import UsageError
 from forensics.record.checkpoints import load_checkpoint
-from forensics.record.clipping import GradNorms, torchs_norm
+from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.exits import close_at_exit, forget
 from forensics.record.loop_notes import LoopNotes
@@ -184,7 +184,7 @@ class Recorder:
                 shield=self.guard.shielding,
                 measure=self._output.measure,
             )
-        for clause in self._output.lacking if world.leads else ():
+        for clause in self._output.lacking:
             self._lack(clause)
         self._model, self._trained, self._held_by = model, trained, held_by(trained)
         self._checkpoints = checkpoints_of(
@@ -194,7 +194,7 @@ class Recorder:
             saved,
             model,
             self.guard,
-            every=checkpoint_every,
+            every=self._output.checkpoint_every,
             keep=policy,
             announce=lambda steps: self.keeper.update(checkpoints=steps),
             point=opened.point,
@@ -242,9 +242,11 @@ class Recorder:
 
         Returns:
             The norm; 0 where there is no gradient. Where measuring failed it is that of torch, for
-            the clip that goes by it; of sharded gradients NaN.
+            the clip that goes by it. Of sharded gradients that not all ranks record it is 0: nobody
+            knows it, and a clip by 0 changes nothing, where one by NaN would spoil them all.
         """
         watch, total = self._own_loop(), None
+        self._output.measuring()
         with self.guard.shielding("gradients()"):
             self._follow()
             norms = watch.gradients(loss, optimizers)
@@ -253,7 +255,9 @@ class Recorder:
             self.observe(watch.norms or norms, scaled=watch.grads_scaled)
         if total is None:
             with self.guard.shielding("torch's own norm"):
-                total = torchs_norm(optimizers or watch.optimizers)
+                total = self._output.norm_without(optimizers or watch.optimizers)
+        if self._output.apart:
+            return 0.0
         return math.nan if total is None else total
 
     def end_step(self, loss: Tensor | float | None = None) -> None:

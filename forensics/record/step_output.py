@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from forensics.record.activation_hooks import ActivationHooks
-from forensics.record.clipping import GradNorms
+from forensics.record.clipping import GradNorms, torchs_norm
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.extra_columns import ExtraColumns
 from forensics.record.local_part import is_distributed
-from forensics.record.ranks.agreement import disagreement, plan_of
+from forensics.record.ranks.agreement import NO_LEADER, agreement, plan_of
 from forensics.record.ranks.following import FollowingFiles
 from forensics.record.ranks.rank_record import RankRecord
 from forensics.record.ranks.shards import Shards
@@ -31,6 +31,11 @@ from forensics.runlog.manifest import Ended
 
 MOST_BAD_SNAPSHOTS = 1000
 """Bad steps in a row that get a snapshot each; a run that is dead all night fills no disk."""
+
+_WHAT_TO_DO = (
+    "make one on every rank; until then gradients() returns 0, which clips nothing, so clip by "
+    "torch.nn.utils.clip_grad_norm_"
+)
 
 Named = Sequence[tuple[str, Tensor]]
 
@@ -47,10 +52,14 @@ class Wanted:
     checkpoint_every: int = 0
 
     @property
-    def plan(self) -> tuple[Any, ...]:
-        """What decides in which steps something is taken."""
-        every = (self.snapshot_every, self.log_every, self.checkpoint_every)
-        return (self.columns, tuple(self.extras), *every)
+    def plan(self) -> dict[str, Any]:
+        """What decides in which steps something is taken of all ranks."""
+        return {
+            "extras": list(self.extras),
+            "snapshot_every": self.snapshot_every,
+            "log_every": self.log_every,
+            "checkpoint_every": self.checkpoint_every,
+        }
 
 
 class StepOutput:
@@ -98,8 +107,9 @@ class StepOutput:
         self._leads = world.leads
         self.shards: Shards | None = None
         if any(is_distributed(p) for _, p in parameters):
-            plan = [*plan_of(parameters), wanted.plan, first_step]
-            apart = disagreement(world, run_dir, plan)
+            alike = [*plan_of(parameters), first_step]
+            apart, plan = agreement(world, run_dir, alike, wanted.plan)
+            self._wanted = wanted = replace(wanted, **plan)
             self.shards = Shards(parameters, self.reducing, apart)
         self._hooks = ActivationHooks(model) if wanted.activations and world.leads else None
         self.extras = ExtraColumns(
@@ -195,13 +205,31 @@ class StepOutput:
         return "" if self.shards is None else self.shards.apart
 
     @property
+    def checkpoint_every(self) -> int:
+        """Steps between states; where all ranks save, rank 0's."""
+        return self._wanted.checkpoint_every
+
+    @property
     def lacking(self) -> list[str]:
-        """What cannot be recorded of a sharded model, a clause each."""
+        """What cannot be recorded of a sharded model, a clause each; of the rank that tells."""
+        if not (self._leads or self.apart == NO_LEADER):
+            return []
         if self.apart:
             what = "gradient norms, snapshots and states"
-            return [f"{what}: the parameters are sharded, and {self.apart}"]
+            return [f"{what}: the parameters are sharded, and {self.apart}; {_WHAT_TO_DO}"]
         sharded = self.shards is not None and "param_digest" in self._wanted.columns
         return ["param_digest: the parameters are sharded"] if sharded else []
+
+    def measuring(self) -> None:
+        """The gradients are about to be measured."""
+        if self.shards is not None:
+            self.shards.begin()
+
+    def norm_without(self, optimizers: Optimizer | Sequence[Optimizer]) -> float:
+        """The global norm of what optimizers hold, where measuring has failed on this rank."""
+        if self.shards is None:
+            return torchs_norm(optimizers)
+        return self.shards.norm_without(optimizers)
 
     @property
     def measure(self) -> Callable[[Named, Sequence[Tensor]], GradNorms] | None:

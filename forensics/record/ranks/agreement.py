@@ -1,16 +1,18 @@
-"""Before the first collective: does every rank record, and in the same way?
+"""Before the first collective: does every rank record the same parameters?
 
-Sums over ranks wait for all of them. A recorder on some ranks only, or with other options there,
+Sums over ranks wait for all of them. A recorder on some ranks only, or of other parameters there,
 would hold up the training for ever. So the ranks first leave word in the store they met by, where
-nobody waits longer than he wants to; the first verdict there counts for all. What rank 0 alone
-knows, such as the folder that a trainer has chosen, the others find there, too.
+nobody waits longer than he wants to; the first verdict there counts for all. Where all record, they
+do it as rank 0's options say. What rank 0 alone knows, such as the folder that a trainer has
+chosen, the others find there, too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,31 +25,43 @@ from forensics.record.ranks.world import World
 PATIENCE_S = 120.0
 """Seconds that ranks may come apart: the model was sharded by all of them a moment before."""
 
+NO_LEADER = "rank 0 has made no Recorder of this run in time"
+
 _made: Counter[str] = Counter()
 """How many recorders this process has made of a run directory; how often it has told or asked."""
 
 
-def disagreement(world: World, run_dir: Path, plan: Sequence[Any]) -> str:
-    """Why the ranks cannot add up what they measure; empty where they can. Alike on all ranks.
+def agreement(
+    world: World, run_dir: Path, alike: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    """What the ranks can do together, the same on all of them.
 
     Args:
         world: this rank among all.
         run_dir: of the run, alike on all ranks.
-        plan: all that decides when this rank adds up what.
+        alike: what must be the same on all ranks for a sum over them.
+        options: plain values that decide when something is added up; rank 0's count.
+
+    Returns:
+        Why the ranks cannot add up what they measure, empty where they can; and rank 0's options,
+        where they can.
     """
     store = _store()
     if store is None:
-        return ""
+        return "", options
     key = _next_key(run_dir)
-    store.set(f"{key}/{world.rank}", _digest(repr(list(plan))))
+    word = _digest(repr(list(alike)))
+    store.set(f"{key}/{world.rank}", f"{word} {json.dumps(options)}")
     if world.leads:
         _judge(store, key, world)
     try:
         store.wait([f"{key}/verdict"], timedelta(seconds=PATIENCE_S))
     except RuntimeError:
-        store.compare_set(f"{key}/verdict", "", "rank 0 has made no Recorder")
+        store.compare_set(f"{key}/verdict", "", NO_LEADER)
     verdict = store.get(f"{key}/verdict").decode()
-    return "" if verdict == "alike" else str(verdict)
+    if verdict != "alike":
+        return str(verdict), options
+    return "", json.loads(_word_of(store, key, 0)[1])
 
 
 def as_rank_zero_knows(what: str, know: Callable[[], str], world: World) -> str:
@@ -86,17 +100,23 @@ def plan_of(parameters: Sequence[tuple[str, Tensor]]) -> list[Any]:
 
 def _judge(store: Any, key: str, world: World) -> None:
     """Rank 0's verdict, as soon as all have left word."""
-    verdict, own = "alike", store.get(f"{key}/0")
+    verdict, (own, _) = "alike", _word_of(store, key, 0)
     for rank in range(1, world.size):
         try:
             store.wait([f"{key}/{rank}"], timedelta(seconds=PATIENCE_S))
         except RuntimeError:
             verdict = f"rank {rank} has made no Recorder of this run"
             break
-        if store.get(f"{key}/{rank}") != own:
-            verdict = f"the Recorder of rank {rank} has other parameters or options than rank 0's"
+        if _word_of(store, key, rank)[0] != own:
+            verdict = f"the Recorder of rank {rank} has other parameters than rank 0's"
             break
     store.compare_set(f"{key}/verdict", "", verdict)
+
+
+def _word_of(store: Any, key: str, rank: int) -> tuple[str, str]:
+    """What a rank has left: the digest of what must be alike, and its options."""
+    word, _, options = store.get(f"{key}/{rank}").decode().partition(" ")
+    return word, options
 
 
 def _store() -> Any:

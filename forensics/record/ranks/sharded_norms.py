@@ -40,6 +40,8 @@ class ShardedNorms:
 
     def __init__(self, parameters: Named, waiting: Callable[[], None]) -> None:
         self._waiting = waiting
+        self._total: float | None = None
+        self._all_failed = False
         self.follow(parameters)
 
     def follow(self, parameters: Named) -> None:
@@ -47,6 +49,41 @@ class ShardedNorms:
         self._parameters = list(parameters)
         self._device = local_part(self._parameters[0][1]).device
         self._partial = PartialGradients([p for _, p in self._parameters])
+
+    def begin(self) -> None:
+        """A measurement is about to begin; it may fail before it comes to this."""
+        self._total, self._all_failed = None, False
+
+    @torch.no_grad()
+    def after_failure(self, grads: Sequence[Tensor]) -> float:
+        """The global norm where measuring has failed on this rank, since ``begin``.
+
+        Where it failed before the sum over the ranks, this rank joins in it and says so: then all
+        have failed, and all are here. Where it failed after it, the others are elsewhere, and the
+        sum is known.
+
+        Args:
+            grads: of this rank.
+
+        Returns:
+            What torch makes of it, alike on all ranks; NaN where it makes nothing of it.
+        """
+        if self._total is not None:
+            return self._total
+        if not self._all_failed:
+            self._partial.made_whole([None] * len(self._parameters))
+            row = torch.zeros(len(self._parameters) * _FIELDS + 1, dtype=torch.float64)
+            row[-1] = 1.0
+            dist.all_reduce(row.to(self._device))
+        try:
+            norm = _norm_of_own(grads)
+        except Exception:  # noqa: BLE001 - the others wait for this rank, whatever it is
+            norm = math.nan
+        sums = torch.tensor([norm * norm], dtype=torch.float64).nan_to_num(posinf=0.0)
+        flags = torch.tensor([math.isnan(norm), math.isinf(norm)], dtype=torch.float64)
+        sums = torch.cat([sums, flags]).to(self._device)
+        dist.all_reduce(sums)
+        return _norm(sums.tolist())
 
     @torch.no_grad()
     def __call__(self, members: Named, alongside: Sequence[Tensor] = ()) -> GradNorms:
@@ -86,7 +123,8 @@ class ShardedNorms:
         scalars = [local_part(scalar).reshape(1).to(sums) for scalar in alongside]
         read = torch.cat([sums, own.to(sums), *scalars]).tolist()
         ends_at = len(sums)
-        if read[ends_at - 1]:
+        self._all_failed = bool(read[ends_at - 1])
+        if self._all_failed:
             raise error or RuntimeError("another rank could not measure its gradients")
         return read[:ends_at], read[ends_at : ends_at + count], read[ends_at + count :]
 
@@ -121,6 +159,7 @@ class ShardedNorms:
     ) -> GradNorms:
         """What the sums say."""
         l2 = [_norm(row) for row in table]
+        self._total = combine(l2)
         bad = [i for i, norm in enumerate(l2) if not math.isfinite(norm)]
         counts, overflowed = dict.fromkeys(range(len(l2)), 0), False
         for i, (count, norm) in zip(bad, self._closer(grads, parts, bad), strict=True):
@@ -171,6 +210,14 @@ def _norm(row: Sequence[float]) -> float:
     if row[_NAN]:
         return math.nan
     return math.inf if row[_INF] else math.sqrt(row[_SQUARE])
+
+
+def _norm_of_own(grads: Sequence[Tensor]) -> float:
+    """Torch's norm of what this rank adds to a sum; NaN where some must be added up before."""
+    if any(map(partial_dimensions, grads)):
+        return math.nan
+    counted = [local_part(grad) for grad in grads if counts_here(grad)]
+    return float(torch.nn.utils.get_total_norm(counted))
 
 
 def _mask(row: Sequence[float]) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.optim import Optimizer
 
 from forensics.record.clipping import GradNorms
 from forensics.record.local_part import local_part
+from forensics.record.loop_entries import gradients_of
 from forensics.record.ranks.sharded_norms import Named, ShardedNorms
 from forensics.record.snapshots import PartOfTensor, Snapshot
 from forensics.record.tensor_norms import combine
@@ -43,6 +45,15 @@ class Shards:
             return self._norms(members, alongside)
         read = tuple(float(local_part(scalar)) for scalar in alongside)
         return GradNorms((), (), (), {}, math.nan, alongside=read)
+
+    def begin(self) -> None:
+        """``grad_norms`` comes next, if nothing fails before."""
+        self._norms.begin()
+
+    def norm_without(self, optimizers: Optimizer | Iterable[Optimizer]) -> float:
+        """The global norm of what optimizers hold, where ``grad_norms`` has not come to its end."""
+        chosen = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
+        return self._norms.after_failure([g for o in chosen for g in gradients_of(o)])
 
     def whole(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Rank 0's snapshot with the parts of all; None on the other ranks.

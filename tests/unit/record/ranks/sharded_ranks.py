@@ -16,10 +16,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo  # what follows is imported once, before the fork
@@ -37,7 +38,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from forensics import Recorder
-from forensics.record.ranks import agreement, sharded_checkpoints
+from forensics.record.ranks import agreement, sharded_checkpoints, sharded_norms
 
 PROJECT = Path(__file__).parents[4]
 SECONDS = 300
@@ -181,8 +182,11 @@ def two(folder: Path) -> dict[str, Any]:
     poisoned(folder / "poisoned", mesh, saving)
     found["tensor"] = tensor_parallel(folder / "tensor", mesh, None)
     model = sharded(plain_model(), mesh)
-    every = 1 + dist.get_rank()  # other options on each rank
-    found["apart"] = train(folder / "apart", model, steps=3, snapshot_every=every)
+    options = {"snapshot_every": 2, "extras": ("param_l2",), "checkpoint_every": 2}
+    found["others"] = train(  # as many a script has it: rank 0 alone is asked for more
+        folder / "others", model, steps=3, **({} if dist.get_rank() else options)
+    )
+    found["failing"] = failing(folder / "failing", mesh)
     found["alone"] = on_rank_zero_alone(folder / "alone", mesh)
     return found
 
@@ -204,6 +208,32 @@ def lacking_gradient(run_dir: Path, mesh: Any) -> list[tuple[float, float]]:
             nn.functional.mse_loss(model(inputs), targets).backward()
             spoil(step)
             norms.append((recorder.gradients(), 0.0))
+            optimizer.step()
+            recorder.end_step()
+    return norms
+
+
+def failing(run_dir: Path, mesh: Any) -> list[tuple[float, float]]:
+    """Measuring fails on rank 1 alone: before the sum over the ranks, for it, and after it."""
+    model = sharded(plain_model(), mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    norms = []
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+    with Recorder(run_dir, model, optimizer, snapshot_every=0) as recorder:
+        places: list[Any] = [None, (recorder, "_follow"), (sharded_norms, "l2_norms")]
+        places += [(recorder, "_complete"), None]
+        for step, place in enumerate(places):
+            optimizer.zero_grad()
+            inputs, targets = data(step, dist.get_rank())
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            spoilt = mock.patch.object(*place, fail) if place and dist.get_rank() else nullcontext()
+            with spoilt:
+                norm = recorder.gradients(loss)
+            norms.append((norm, total_norm(model)))
             optimizer.step()
             recorder.end_step()
     return norms

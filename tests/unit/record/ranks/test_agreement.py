@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 from torch import distributed as dist
 
 from forensics.record.ranks import agreement
-from forensics.record.ranks.agreement import as_rank_zero_knows, disagreement
+from forensics.record.ranks.agreement import agreement as agree
+from forensics.record.ranks.agreement import as_rank_zero_knows
 from forensics.record.ranks.world import World
 
 
@@ -57,13 +59,39 @@ def test_one_process_answers_itself(monkeypatch):
 
 def test_rank_zero_is_told_who_has_made_none(tmp_path, store):
     never = "rank 1 has made no Recorder of this run"
-    assert disagreement(World(0, 2), tmp_path, ["plan"]) == never
+    assert agree(World(0, 2), tmp_path, ["a.weight"], {})[0] == never
 
 
-def test_a_rank_with_other_options_is_named(tmp_path, store):
+def test_the_others_are_told_that_rank_zero_has_made_none(tmp_path, store):
+    for rank in (1, 0):  # rank 0 comes too late, and keeps to what rank 1 goes by
+        told = as_rank(rank, lambda world: agree(world, tmp_path, ["a.weight"], {}))
+        assert told[0] == agreement.NO_LEADER
+
+
+def key_of(tmp_path):
+    """Under which the next recorder of this process leaves word."""
     ours = agreement._made.copy()
-    store.set(f"{agreement._next_key(tmp_path)}/1", "of another plan")
+    key = agreement._next_key(tmp_path)
     agreement._made.clear()
     agreement._made.update(ours)
-    verdict = disagreement(World(0, 2), tmp_path, ["plan"])
-    assert verdict == "the Recorder of rank 1 has other parameters or options than rank 0's"
+    return key
+
+
+def test_a_rank_with_other_parameters_is_named(tmp_path, store):
+    store.set(f"{key_of(tmp_path)}/1", f"{agreement._digest('another')} {{}}")
+    verdict, _ = agree(World(0, 2), tmp_path, ["a.weight"], {})
+    assert verdict == "the Recorder of rank 1 has other parameters than rank 0's"
+
+
+def test_with_other_options_all_do_as_rank_zero_does(tmp_path, store):
+    words = [{"snapshot_every": 100, "extras": ["param_l2"]}, {"snapshot_every": 0, "extras": []}]
+    digest, key = agreement._digest(repr(["a.weight"])), key_of(tmp_path)
+    store.set(f"{key}/1", f"{digest} {json.dumps(words[1])}")
+    assert as_rank(0, lambda world: agree(world, tmp_path, ["a.weight"], words[0])) == (
+        "",
+        words[0],
+    )
+    assert as_rank(1, lambda world: agree(world, tmp_path, ["a.weight"], words[1])) == (
+        "",
+        words[0],
+    )

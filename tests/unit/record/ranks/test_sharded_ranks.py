@@ -115,15 +115,33 @@ def test_a_recorder_on_rank_zero_alone_waits_for_nobody(made: Path) -> None:
     assert run.manifest is not None
     (clause,) = run.manifest.missing
     assert "rank 1 has made no Recorder" in clause
-    assert all(map(math.isnan, found(made, "two")["alone"]))
+    assert "make one on every rank; until then gradients() returns 0" in clause
+    assert found(made, "two")["alone"] == [0.0] * 3  # a clip by it changes nothing
 
 
-def test_ranks_with_other_options_add_up_nothing(made: Path) -> None:
-    run = load_run(made / "two" / "apart")
+def test_where_options_differ_all_ranks_do_what_rank_zero_was_asked_for(made: Path) -> None:
+    for rank in range(2):
+        norms = np.array(found(made, "two", rank)["others"])
+        assert np.allclose(norms[:, 0], norms[:, 1], rtol=1e-6, atol=0)
+    run = load_run(made / "two" / "others")
     assert run.manifest is not None
-    assert "rank 1 has other parameters or options" in run.manifest.missing[0]
-    assert len(run.steps) == len(run.ranks[0]) == 3
-    assert run.steps["skipped"].all()  # the loop takes a norm of NaN for a reason to skip
+    assert run.manifest.missing == ()
+    own = math.sqrt(sum(p.norm().item() ** 2 for p in plain_model().parameters()))
+    assert run.steps["param_l2"][0] == pytest.approx(own, rel=1e-6)
+    assert run.params is not None
+    assert run.params.steps.tolist() == [0, 2]
+    assert [info.step for info in run.checkpoints] == [0, 2, 3]
+
+
+def test_where_measuring_fails_on_one_rank_all_have_torchs_norm(made: Path) -> None:
+    """Before the sum over the ranks, in it and after it; nobody waits for what never comes."""
+    for rank in range(2):
+        ours, torchs = np.array(found(made, "two", rank)["failing"]).T
+        assert np.allclose(ours, torchs, rtol=1e-6, atol=0)
+        assert len(ours) == 5
+    run = load_run(made / "two" / "failing")
+    measured = run.steps.present("grad_l2_pre_clip").tolist()
+    assert measured == [True, False, False, True, True]  # after the sum rank 0 knows it
 
 
 # -- what is recorded -----------------------------------------------------------------------------
