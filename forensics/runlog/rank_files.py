@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -41,6 +42,8 @@ _LONGEST_MESSAGE = 150
 """Characters; as JSON, where a quote takes two, it still fits."""
 PULSE_S = 5.0
 """Seconds between two signs of life."""
+_AT_ONCE_S = 0.05
+"""Seconds between coming somewhere and writing it, at most."""
 
 
 class Stage(StrEnum):
@@ -164,6 +167,37 @@ class MarkWriter:
 def _begun(step: int, stage: Stage) -> str:
     """The beginning of a mark as JSON; a step has three, and the module for it takes its time."""
     return f'{{"step": {step}, "stage": "{stage}", "unix_s": {time.time()!r}'
+
+
+def as_known(marks: Sequence[RankMark], last_rows: Mapping[int, int]) -> tuple[RankMark, ...]:
+    """Marks as of the last that is known of each rank.
+
+    A rank writes at once when it goes into the reduction: whoever waits there must not be taken for
+    the one that is waited for. That it has come out, and has ended the step, it writes with its
+    next sign of life. Until then its row tells of the end, and the others tell that it came out:
+    none gets through a reduction before all have gone in.
+
+    Args:
+        marks: as they were read.
+        last_rows: of a rank, the last step that its log has.
+    """
+    moved = [_past_its_rows(mark, last_rows.get(mark.rank, -1)) for mark in marks]
+    furthest = max((mark.place for mark in moved), default=(0, 0))
+    return tuple(_past_the_reduction(mark, furthest) for mark in moved)
+
+
+def _past_its_rows(mark: RankMark, last: int) -> RankMark:
+    if mark.ended or last < mark.step:
+        return mark
+    return RankMark(mark.rank, last + 1, Stage.OWN, mark.heard_s, mark.heard_s)
+
+
+def _past_the_reduction(mark: RankMark, furthest: tuple[int, int]) -> RankMark:
+    if mark.stage is not Stage.REDUCTION or furthest <= mark.place:
+        return mark
+    if mark.ended or mark.there_s > _AT_ONCE_S:  # it has said since that it is still there
+        return mark
+    return RankMark(mark.rank, mark.step, Stage.REDUCED, mark.unix_s, mark.heard_s)
 
 
 def read_mark(path: Path) -> RankMark | None:

@@ -18,7 +18,7 @@ from forensics.runlog.checkpoint_files import CheckpointInfo, checkpoints_in, is
 from forensics.runlog.lock import LOCK_NAME, Holding, read_lock
 from forensics.runlog.manifest import MANIFEST_NAME, Manifest, NewerSchemaError, read_manifest
 from forensics.runlog.params import ParamStore
-from forensics.runlog.rank_files import RankMark, read_mark
+from forensics.runlog.rank_files import RankMark, as_known, read_mark
 from forensics.runlog.reading import Reading
 from forensics.runlog.steps import Repair, StepTable
 from forensics.runlog.steps_csv import is_own_log, read_steps
@@ -245,7 +245,7 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
         activations=ActivationStore(activations) if activations.is_dir() else None,
         ranks=ranks,
         rank_zero=rank_zero,
-        rank_marks=_rank_marks(beside, repairs),
+        rank_marks=as_known(_rank_marks(beside, repairs), _last_rows(rank_zero, ranks)),
         bisection=_bisection(directory, repairs),
         superseded=(*_superseded(directory, repairs), *steps.earlier),
         part_repairs=tuple(repairs),
@@ -318,6 +318,11 @@ def _ranks(
                 found[int(match.group(1))] = table
     zero, missing = found.pop(0, None), StepTable.from_arrays({})
     return zero, tuple(found.get(rank, missing) for rank in range(1, max(found, default=0) + 1))
+
+
+def _last_rows(zero: StepTable | None, others: Sequence[StepTable]) -> dict[int, int]:
+    logs = enumerate((zero, *others))
+    return {rank: int(log.step[-1]) for rank, log in logs if log is not None and len(log)}
 
 
 def _rank_marks(paths: list[Path], repairs: list[Repair]) -> tuple[RankMark, ...]:

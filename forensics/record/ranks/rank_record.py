@@ -83,7 +83,7 @@ class RankRecord:
         """The gradients are reduced, and these are they."""
         self._local.fetch()
         self._local.hand(grads)
-        self._put(Stage.REDUCED)
+        self._come(Stage.REDUCED, known=self._stage is Stage.REDUCTION)
 
     def write(self, row: Mapping[str, Any], arrival: Sequence[str] = ()) -> None:
         """The finished step, as this rank has it.
@@ -95,12 +95,14 @@ class RankRecord:
         cells = {**row, **self._local.take(float(row["scaler_scale"]), arrival)}
         if not self._local.shared_norm:
             cells.pop("grad_l2_pre_clip", None)
+        written = False
         with self._guard.writing("ranks", UsageError):  # an older log may have other columns
             if self._rows is None:
                 self._rows = StepWriter(self._path, self.columns, append=self._append)
             self._rows.write({name: cells.get(name) for name in self.columns})
+            written = True
         self._step = int(row["step"]) + 1
-        self._put(Stage.OWN)
+        self._come(Stage.OWN, known=written)
 
     def close(self, ended: Ended) -> None:
         """Say how this rank ended, and close its files; safe to repeat."""
@@ -115,6 +117,14 @@ class RankRecord:
         """A collective within forward or backward begins or ends."""
         if self._mark is not None:
             self._mark.note(self._step, Stage.REDUCTION if begins else Stage.OWN)
+
+    def _come(self, stage: Stage, *, known: bool) -> None:
+        """To the next stage: written at once, unless what is written tells it (``as_known``)."""
+        if not known:
+            self._put(stage)
+        elif self._mark is not None:
+            self._stage = stage
+            self._mark.note(self._step, stage)
 
     def _put(self, stage: Stage) -> None:
         self._stage = stage

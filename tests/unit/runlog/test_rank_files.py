@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forensics.runlog.manifest import Manifest, write_manifest
-from forensics.runlog.rank_files import MarkWriter, RankMark, Stage, mark_path, read_mark
+from forensics.runlog.rank_files import (
+    MarkWriter,
+    RankMark,
+    Stage,
+    as_known,
+    mark_path,
+    read_mark,
+)
 from forensics.runlog.run import load_run
 
 
@@ -128,3 +135,54 @@ def test_a_run_has_the_marks_and_the_log_of_rank_zero(tmp_path: Path) -> None:
     assert run.rank_zero is not None
     assert run.rank_zero["grad_l2_local"].tolist() == [2.5]
     assert run.ranks == ()
+
+
+OWN, REDUCTION, REDUCED = Stage
+
+
+@pytest.mark.parametrize(
+    ("marks", "rows", "known"),
+    [
+        # Its row says that a rank has ended the step; the next one it has not written of yet.
+        (((3, REDUCTION), (4, REDUCTION)), {0: 3, 1: 3}, ((4, OWN), (4, REDUCTION))),
+        (((3, REDUCTION), (3, REDUCTION)), {0: 3, 1: 2}, ((4, OWN), (3, REDUCED))),
+        (((3, OWN), (3, OWN)), {0: 4}, ((5, OWN), (3, OWN))),
+        # Whoever is through the reduction says that all have gone in.
+        (((3, REDUCTION), (3, REDUCED)), {}, ((3, REDUCED), (3, REDUCED))),
+        (((3, REDUCTION), (4, OWN)), {0: 2, 1: 3}, ((3, REDUCED), (4, OWN))),
+        # Of those that wait together nobody is through, and nothing is known of an own part.
+        (((3, REDUCTION), (3, REDUCTION)), {0: 2, 1: 2}, ((3, REDUCTION), (3, REDUCTION))),
+        (((3, OWN), (3, REDUCTION)), {0: 2, 1: 2}, ((3, OWN), (3, REDUCTION))),
+    ],
+)
+def test_rows_and_the_other_ranks_tell_what_a_mark_does_not_yet(
+    marks: tuple[tuple[int, Stage], ...],
+    rows: dict[int, int],
+    known: tuple[tuple[int, Stage], ...],
+) -> None:
+    read = [RankMark(rank, *place, 10.0, 10.001) for rank, place in enumerate(marks)]
+    assert [(m.step, m.stage) for m in as_known(read, rows)] == list(known)
+    assert all(mark.there_s < 0.01 for mark in as_known(read, rows))
+
+
+def test_what_a_rank_has_confirmed_or_ended_at_stays() -> None:
+    pulsed = RankMark(0, 3, REDUCTION, 10.0, 75.0)
+    raised = RankMark(1, 3, REDUCTION, 10.0, 10.0, "exception", "ValueError: x")
+    others = (RankMark(2, 4, REDUCTION, 11.0, 75.0),)
+    assert as_known((pulsed, raised, *others), {1: 3, 2: 3}) == (pulsed, raised, *others)
+
+
+def test_a_run_has_its_marks_as_they_are_known(tmp_path: Path) -> None:
+    write_manifest(tmp_path, Manifest(world_size=2))
+    (tmp_path / "steps.csv").write_text("step,loss\n6,1.0\n")
+    (tmp_path / "ranks").mkdir()
+    writers = [MarkWriter(mark_path(tmp_path, rank)) for rank in (0, 1)]
+    for rank, writer in enumerate(writers):
+        writer.put(6 + rank, Stage.REDUCTION)
+        (tmp_path / "ranks" / f"rank-0000{rank}.csv").write_text("step,loss\n5,1.5\n6,1.5\n")
+    assert [mark.place for mark in load_run(tmp_path).rank_marks] == [
+        (7, OWN.order),
+        (7, REDUCTION.order),
+    ]
+    for writer in writers:
+        writer.end("finished")
