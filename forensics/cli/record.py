@@ -229,8 +229,8 @@ def _record_aloud(
             raise
         hint = f"everything until then is recorded: {_next(options.out)}"
         raise type(error)(error.what, where=error.where, hint=hint) from error
-    told, command = printed(_told(options.out)), printed(_next(options.out))
-    write_stdout(f"{told}\nnext: {command}\n")
+    lines = [_told(options.out), *_lacks(options.out), f"next: {_next(options.out)}"]
+    write_stdout("".join(f"{printed(line)}\n" for line in lines))
 
 
 def _told(out: Path) -> str:
@@ -242,6 +242,15 @@ def _told(out: Path) -> str:
     steps = load_run(out).steps
     skipped = int(steps["skipped"].sum())
     return f"{out}: {len(steps):,} steps recorded, {skipped:,} skipped"
+
+
+def _lacks(out: Path) -> list[str]:
+    """What a full disk did not take, as the run's own manifest lists it."""
+    from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
+
+    if not (out / MANIFEST_NAME).is_file():
+        return []
+    return [f"not recorded: {clause}" for clause in read_manifest(out).missing]
 
 
 def _steps_in(out: Path) -> bool:

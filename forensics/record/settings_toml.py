@@ -31,7 +31,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError("is not a text file", where=path, hint="TOML is UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"is not valid TOML: {error}", where=path) from error
+        hint = "settings are TOML: `forensics record RECIPE --print-config` shows all of them"
+        raise InputError(f"is not valid TOML: {error}", where=path, hint=hint) from error
 
 
 def _settings_of_run(path: Path) -> dict[str, Any]:

@@ -352,3 +352,13 @@ def test_the_settings_in_the_documentation_are_valid():
     config = Config.from_dict(tomllib.loads(run_toml))
     assert (config.precision, config.schedule.name) == ("fp16", "cosine")
     assert "forensics.recipes" in tomllib.loads(package_toml)["project"]["entry-points"]
+
+
+def test_it_ends_with_what_could_not_be_recorded(home, capsys):
+    (home / "runs" / "x").mkdir(parents=True)
+    (home / "runs" / "x" / "params").write_text("a file where a folder should be")
+    assert record("inf-gradient", "--out", "runs/x") == 0
+    out, _ = told(capsys)
+    assert out[0] == "runs/x: 20 steps recorded, 1 skipped"
+    assert out[1].startswith("not recorded: params: 2 writes failed between steps 0 and 5 (")
+    assert out[2] == "next: forensics report runs/x"

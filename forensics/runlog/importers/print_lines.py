@@ -25,7 +25,7 @@ from forensics.runlog.scanner.glued import Glue
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.overflow_notes import OverflowNotes, hints_of
 from forensics.runlog.scanner.plain_prints import plain_prints
-from forensics.runlog.scanner.printed_counts import Count, numbered
+from forensics.runlog.scanner.printed_counts import Count, may_be_samples, numbered
 from forensics.runlog.scanner.printed_lines import (
     KnownShapes,
     PrintedLine,
@@ -104,27 +104,29 @@ def read_lines(source: LogSource, name: str) -> StepTable:
         name: of the importer that reads it.
     """
     plain = _plain(source)
+    samples = may_be_samples(source.head().text)
     if plain is not None:
         rows, names = plain
         unknown = () if "grad_l2_pre_clip" in names else ("gradient norms",)
-        return rows.table(name, LogFacts(unknown=unknown), where=source.path)
-    notes = OverflowNotes()
-    found = _told_apart(_without_stale(_with_pairs(list(_found(source, notes)))))
+        notes = (samples,) if samples else ()
+        return rows.table(name, LogFacts(unknown=unknown, notes=notes), where=source.path)
+    overflows = OverflowNotes()
+    found = _told_apart(_without_stale(_with_pairs(list(_found(source, overflows)))))
     main = _main(found)
     steps, epochs, note = numbered(_counts([row for row in found if main(row)]))
     rows = Rows(source.log)
     _fill(rows, found, steps, main)
-    if notes.count and len(rows):
-        rows.add((steps[-1] if steps else 0) + notes.count, notes.cells())
+    if overflows.count and len(rows):
+        rows.add((steps[-1] if steps else 0) + overflows.count, overflows.cells())
     there = {name for row in found for name in row.cells}
     facts = LogFacts(
         unit=PER_EPOCH if epochs else PER_STEP,
         interval=1 if epochs else None,
-        notes=(note,) if note else (),
+        notes=tuple(text for text in (note, "" if epochs else samples) if text),
         unknown=() if "grad_l2_pre_clip" in there else ("gradient norms",),
     )
-    if notes.total:
-        facts = _with_overflows(facts, notes, source.head().text)
+    if overflows.total:
+        facts = _with_overflows(facts, overflows, source.head().text)
     return rows.table(name, facts, where=source.path)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forensics.errors import InputError, UsageError
+from forensics.runlog.csv_reader.cells import is_absent, parse_number
+from forensics.runlog.csv_reader.header import split_cells
 from forensics.runlog.csv_reader.repair_log import shown
 from forensics.runlog.importers.importer import Importer
 from forensics.runlog.scanner.head import Head, is_web_page
@@ -19,6 +21,7 @@ _LOOKED_AT = 4096
 _BINARY = 0.12
 """Share of characters that no text holds, from which a file is none; random bytes have 0.4."""
 _SHOWN = 30
+_DELIMITERS = (",", ";", "\t")
 _LIST = "`forensics convert --formats` lists"
 
 
@@ -65,6 +68,12 @@ def unknown(path: Path, head: Head) -> InputError:
     if (known := what_it_is(head)) is not None:
         return InputError(known[0], where=path, hint=known[1])
     lines = head.lines
+    if _are_numbers_alone(lines):
+        return InputError(
+            f"has no header line; it begins with {shown(lines[0].decode('utf-8', 'replace'))}",
+            where=path,
+            hint="put the names of the columns on the first line, such as step,loss",
+        )
     first = (
         f"; it begins {shown(lines[0].decode('utf-8', 'replace').strip()[:_SHOWN])}"
         if lines
@@ -77,6 +86,19 @@ def unknown(path: Path, head: Head) -> InputError:
         hint=f"--format-in FORMAT says whose it is ({_LIST} them), --map loss=NAME what is the "
         "loss",
     )
+
+
+def _are_numbers_alone(lines: Sequence[bytes]) -> bool:
+    """Are the first lines a table's, of numbers and empty cells, as if its header were cut off?"""
+    if len(lines) < 2:
+        return False
+    for line in lines[:3]:
+        text = line.decode("utf-8", errors="replace")
+        cells = split_cells(text, max(_DELIMITERS, key=text.count))
+        told = [cell for cell in cells if not is_absent(cell)]
+        if len(told) < 2 or any(parse_number(cell) is None for cell in told):
+            return False
+    return True
 
 
 def is_binary(raw: bytes) -> bool:

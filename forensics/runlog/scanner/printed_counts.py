@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,11 +12,26 @@ from forensics.runlog.scanner.epoch_steps import EpochSteps
 
 _FEWEST = 3
 """Lines of which a count can be said to stand at its end."""
+_OF_SAMPLES = re.compile(rb"\[ {0,9}(\d{1,12})/(\d{2,12}) \( {0,3}\d{1,3}(?:\.\d{1,4})?%\)\]")
+_BATCH = 8
+"""Counts that have a smaller divisor in common are no samples of whole batches, in tens of them."""
 UNNUMBERED = "no line tells a step: the rows are numbered as they come"
 ANEW = (
     "the count begins anew each epoch and no line tells its length: epochs are taken to end at the "
     "last line that was printed"
 )
+
+
+def may_be_samples(text: bytes) -> str:
+    """That counts like ``[640/60000 (1%)]`` may be of samples, as a clause; empty where not.
+
+    So PyTorch's examples print them, and many loops after them; others count batches so.
+    """
+    found = _OF_SAMPLES.findall(text)
+    if len(found) < _FEWEST or math.gcd(*(int(at) for at, _ in found[:-1])) < _BATCH:
+        return ""
+    at, of = (number.decode() for number in found[1])
+    return f"[{at}/{of} …] may count samples and not steps, as in PyTorch's examples"
 
 
 class Count(NamedTuple):

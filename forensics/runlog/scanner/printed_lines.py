@@ -86,6 +86,8 @@ _WIDE_COLON = "：".encode()
 """As it is typed in Chinese."""
 _TRAINING = re.compile(rb"(?i)train")
 _LOSS = re.compile(rb"(?i)loss")
+_BEST = re.compile(rb"(?i)best|lowest|min|improved|early")
+"""A validation of long ago, told once more."""
 _NOTED = re.compile(rb"(?:\[[^\]\n]{1,60}\] ?){0,4}(?:" + NOTE + rb")")
 """An overflow note with the logger's brackets in front."""
 _KEPT = frozenset(
@@ -189,10 +191,13 @@ def shapes_of(lines: Iterable[PrintedLine]) -> frozenset[bytes]:
     often = Counter(line.shape for line in found)
     counted = {line.shape for line in found if line.counted != (None, None, None)}
     training = {line.shape for line in found if line.trains}
+    few = set(counted)
+    if counted & training:  # then a validation stands between lines that count
+        few |= {shape for shape in often if shape not in training and not _BEST.search(shape)}
     shapes = frozenset(
         shape
         for shape, times in often.items()
-        if times >= (_FEWEST if shape in counted else _FEWEST_UNCOUNTED)
+        if times >= (_FEWEST if shape in few else _FEWEST_UNCOUNTED)
     )
     return shapes if shapes & training else frozenset()
 

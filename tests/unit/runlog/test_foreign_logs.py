@@ -225,3 +225,10 @@ def test_a_saved_state_is_called_one_and_says_who_reads_it(tmp_path: Path) -> No
         load_run(tmp_path / "x.pth")
     with pytest.raises(InputError, match=r"it holds saved states: `forensics inspect"):
         load_run(tmp_path)
+
+
+def test_a_step_log_without_its_header_is_told_so(tmp_path: Path) -> None:
+    log = tmp_path / "steps.csv"
+    log.write_text("".join(f"{i},0.001,0.88,0.88,2.97,0,,65536.0\n" for i in range(9)))
+    with pytest.raises(InputError, match="has no header line; it begins with"):
+        load_run(log)

@@ -364,3 +364,30 @@ def test_lines_whose_units_or_remarks_change_later_are_still_the_loops(tmp_path:
     table = table_of(tmp_path, [*lines, "Resumed from step 9000 where the loss was 2.1"])
     assert table.step.tolist() == list(range(1, 4001))
     assert np.isnan(table["loss"]).sum() == 10
+
+
+def test_a_validation_between_lines_that_count_needs_three_of_its_kind(tmp_path: Path) -> None:
+    lines: list[str] = []
+    for epoch in range(1, 4):
+        for at in range(0, 6400, 640):
+            loss = 2.0 / (epoch + at / 6400)
+            lines.append(f"Train Epoch: {epoch} [{at}/6400 ({at // 64}%)]\tLoss: {loss:.6f}")
+        lines.append(f"Test set: Average loss: {1 / epoch:.4f}, Accuracy: 9000/10000 (90%)")
+        lines.append("Best loss so far: 0.0001")
+    table = table_of(tmp_path, lines)
+    assert len(table) == 30
+    told = table.present("val_loss")
+    assert table["val_loss"][told].tolist() == pytest.approx([1.0, 0.5, 0.3333])
+    assert table.facts is not None
+    assert "[640/6400 …] may count samples and not steps, as in PyTorch's examples" in (
+        table.facts.notes
+    )
+
+
+@pytest.mark.parametrize("line", ["[{n}/938 ({p}%)]", "[{n}/60000]"])
+def test_counts_of_batches_are_steps(line: str, tmp_path: Path) -> None:
+    stride = 1 if "%" in line else 640
+    counts = [line.format(n=n * stride, p=n) for n in range(1, 40)]
+    table = table_of(tmp_path, [f"Train {count} loss: 2.5" for count in counts])
+    assert table.facts is not None
+    assert not any("samples" in note for note in table.facts.notes)
