@@ -40,8 +40,9 @@ else:
 _PRECISION = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32"}
 """Others (true half weights, double, fp8) have no autocast that this record knows."""
 
-_COLLECTIVES = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
-"""Of a strategy."""
+_COLLECTIVES = ("all_gather", "barrier", "broadcast", "reduce_boolean_decision")
+"""Of a strategy. Not ``reduce``: where it is another one than before, Lightning takes a metric that
+it reduces for another metric of the same name, and raises."""
 
 
 class ForensicsCallback(Callback):
@@ -70,7 +71,7 @@ class ForensicsCallback(Callback):
         self._losses: list[Tensor] = []
         self._turn = self._told = False
         self._first_batch: int | None = None
-        self._leave: Callable[[], None] = lambda: None
+        self._leave: Callable[[], None] | None = None
         self._noted: set[str] = set()
         self._saving_at = 0
 
@@ -162,7 +163,9 @@ class ForensicsCallback(Callback):
     def _close(self, trainer: Any, error: BaseException | None) -> None:
         if self.recorder is not None:
             self._note_states(trainer)
-            self._leave()
+            if self._leave is not None:
+                self._leave()
+                self._leave = None
             close_after(self.recorder, error)
             self.recorder = None
 

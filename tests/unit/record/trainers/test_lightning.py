@@ -165,3 +165,12 @@ def test_a_resume_goes_on_with_the_run(tmp_path: Path) -> None:
     assert again.steps.step.tolist() == list(range(16))
     assert again.steps["loss"] == pytest.approx(whole.steps["loss"], rel=1e-6)
     assert [segment.start_step for segment in again.manifest.segments] == [0, 8]
+
+
+def test_a_callback_can_be_sent_to_the_processes_that_train() -> None:
+    import pickle
+
+    from forensics.record.trainers.lightning import ForensicsCallback
+
+    sent = pickle.loads(pickle.dumps(ForensicsCallback("runs/x", monitor="loss")))
+    assert (sent.run_dir, sent.monitor, sent.recorder) == ("runs/x", "loss", None)

@@ -149,14 +149,19 @@ def with_lightning(run_dir: Path, home: Path, strategy: Any, *, alone: bool = Fa
             seen = spoilt(inputs, index // ACCUMULATION)
             return nn.functional.mse_loss(self.body(seen), targets)
 
+        def validation_step(self, batch: Any, index: int) -> None:
+            loss = nn.functional.mse_loss(self.body(batch[0]), batch[1])
+            self.log("val_loss", loss, sync_dist=True)  # once before the training begins, too
+
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), 0.05)
 
     batches = [data(part, rank()) for part in range(STEPS * ACCUMULATION)]
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)
     callbacks: list[Any] = [ModelCheckpoint(home / "states", every_n_train_steps=4, save_top_k=-1)]
     if rank() == 0 or not alone:
         callbacks.append(ForensicsCallback(None if alone else run_dir))
-    pl.Trainer(
+    trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
         devices=2,
@@ -169,7 +174,8 @@ def with_lightning(run_dir: Path, home: Path, strategy: Any, *, alone: bool = Fa
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Module(), torch.utils.data.DataLoader(batches, batch_size=None))
+    )
+    trainer.fit(Module(), loader, loader)
 
 
 def with_fabric(run_dir: Path) -> None:
