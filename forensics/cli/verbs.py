@@ -150,8 +150,8 @@ class VerbGroup(click.Group):
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
             raise click.UsageError(f"there is no verb {name!r}; {_hint(name)}", ctx)
-        if name in VERBS and not VERBS[name].stores:
-            _refuse_stores(name, args[1:])
+        if name in VERBS and any("://" in arg for arg in args):
+            _of_stores(name, args[1:])
         return super().resolve_command(ctx, args)
 
 
@@ -173,9 +173,12 @@ def _imported_lean(name: str) -> ModuleType:
         gc.enable()
 
 
-def _refuse_stores(verb: str, args: list[str]) -> None:
+def _of_stores(verb: str, args: list[str]) -> None:
     """Say of a verb that works on files of this machine that a URI is none, before it looks."""
-    if not any("://" in arg for arg in args):
+    if VERBS[verb].stores:
+        from forensics.cli.interrupting import end_in_time
+
+        end_in_time()
         return
     from forensics.errors import UsageError
     from forensics.runlog.stores.scheme import is_uri

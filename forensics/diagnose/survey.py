@@ -127,7 +127,12 @@ def _runs_elsewhere(place: str, search: Search) -> Iterator[str]:
         uri = mirror.uri_of(Path(path)) or path
         search.marks[uri] = mirror.fingerprint(Path(path))
         yield uri
+    for name in mirror.apart:
+        uri = mirror.uri_apart(name)
+        search.marks[uri] = mirror.fingerprint(name)
+        yield uri
     search.passed.extend(mirror.uri_of(Path(path)) or path for path in below.passed)
+    search.passed.extend(mirror.passed)
 
 
 def _runs_at(place: str, search: Search) -> Iterator[str]:

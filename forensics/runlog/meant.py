@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from itertools import islice
@@ -15,10 +16,15 @@ _ALIKE = 0.7
 _MOST_LISTED = 10_000
 """Names of a directory that are looked through."""
 _SHOWN = 3
+_ONE_SLASH = r"(?i)(s3[an]?|gcs?|gs|https?|abfss?|hdfs|sftp|memory):/(?=[^/])"
+"""What pathlib, and whoever joins paths, makes of ``s3://``."""
 
 
 def no_such(source: Path) -> InputError:
     """The error for a path that is not there, with the one that is spelled like it."""
+    if (start := re.match(_ONE_SLASH, str(source))) is not None:
+        hint = f"did you mean {start[1]}://{str(source)[start.end() :]}?"
+        return InputError("no such file or directory", where=source, hint=hint)
     meant = _spelled_like(source)
     return InputError(
         "no such file or directory",

@@ -254,7 +254,13 @@ def _load_directory(directory: Path, reading: Reading) -> Run:
 
 
 def _is_run(directory: Path) -> bool:
-    return any((directory / name).exists() for name in (*STEP_LOGS, MANIFEST_NAME, "params"))
+    if any((directory / name).exists() for name in (*STEP_LOGS, MANIFEST_NAME)):
+        return True
+    if not (directory / "params").exists():
+        return False
+    from forensics.runlog.scanner.metric_files import is_mlflow
+
+    return not is_mlflow(directory)  # it has a folder params, too
 
 
 # -- the parts: one that is broken becomes a repair, and the others are read -----------------

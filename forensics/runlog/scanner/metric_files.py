@@ -7,10 +7,16 @@ from pathlib import Path
 from forensics.runlog.scanner.names import name_columns
 
 FOLDER = "metrics"
-_MARK = "meta.yaml"
+MARK = "meta.yaml"
+"""Lies in the folder of a run, beside ``metrics``, ``params`` and ``tags``."""
 _MOST = 200
 _FIRST = ("loss", "grad_l2_pre_clip", "val_loss", "lr")
 """Columns by whose file a run is known, the most telling first."""
+
+
+def is_mlflow(run: Path) -> bool:
+    """Is a folder a run of MLflow's?"""
+    return (run / MARK).exists() and (run / FOLDER).is_dir()
 
 
 def folder_of(path: Path) -> Path | None:
@@ -39,7 +45,7 @@ def files_beside(path: Path) -> dict[Path, str]:
 
 def main_file(folder: Path) -> Path | None:
     """The file by which the run of a folder of metrics is read; None where it is no such folder."""
-    if folder.name != FOLDER or not (folder.parent / _MARK).exists():
+    if folder.name != FOLDER or not (folder.parent / MARK).exists():
         return None
     files = sorted(path for path in folder.rglob("*") if path.is_file())[:_MOST]
     columns = name_columns(path.relative_to(folder).as_posix() for path in files)

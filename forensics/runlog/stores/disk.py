@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from forensics.errors import StoreError
 
+_FOLDERS: set[Path] = set()
 _HINT = "make room there, or set TMPDIR to another folder"
 
 
@@ -19,9 +21,23 @@ def folder() -> Path:
         StoreError: none can be made.
     """
     try:
-        return Path(tempfile.mkdtemp(prefix="forensics-")).absolute()
+        made = Path(tempfile.mkdtemp(prefix="forensics-")).absolute()
     except OSError as error:
         raise StoreError(f"no temporary folder can be made ({_why(error)})", hint=_HINT) from error
+    _FOLDERS.add(made)
+    return made
+
+
+def remove(made: Path) -> None:
+    """Remove one of them with what is in it."""
+    shutil.rmtree(made, ignore_errors=True)
+    _FOLDERS.discard(made)
+
+
+def clear() -> None:
+    """Remove all that are left."""
+    for made in tuple(_FOLDERS):
+        remove(made)
 
 
 @contextmanager
@@ -52,8 +68,13 @@ def _told() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"what is read cannot be kept ({_why(error)})"
-        raise StoreError(what, where=tempfile.gettempdir(), hint=_HINT) from error
+        raise full(error) from error
+
+
+def full(error: OSError) -> StoreError:
+    """What is said of a file here that cannot be written."""
+    what = f"what is read cannot be kept ({_why(error)})"
+    return StoreError(what, where=tempfile.gettempdir(), hint=_HINT)
 
 
 def _why(error: OSError) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from forensics.errors import StoreError
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import Run, load_run
-from forensics.runlog.stores.mirror import RUN_FILES
+from forensics.runlog.stores.mirroring import RUN_FILES
 from forensics.runlog.stores.store import Entry, open_store
 from forensics.runlog.stores.uri import Uri
 

@@ -12,7 +12,8 @@ from urllib.request import url2pathname
 
 from forensics.errors import ForensicsError
 from forensics.runlog.log_facts import LogFacts
-from forensics.runlog.stores.mirror import Mirror, mirror_of
+from forensics.runlog.stores.mirror import Mirror
+from forensics.runlog.stores.mirroring import mirror_of
 from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:

@@ -7,34 +7,26 @@ of runs and logs works as on files, and a run of this machine pays nothing.
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from forensics.errors import ForensicsError, InputError
+from forensics.errors import ForensicsError
 from forensics.runlog.csv_reader.spans import forget_elsewhere, lies_elsewhere
-from forensics.runlog.lock import LOCK_NAME
 from forensics.runlog.stores import disk
 from forensics.runlog.stores.objects import RemoteFile, RemoteObject
-from forensics.runlog.stores.store import Entry, Store, open_store
+from forensics.runlog.stores.store import Entry, Store
 from forensics.runlog.stores.uri import Uri
-from forensics.runlog.stores.web import NO_LENGTH, Progress, fetch
 
 T = TypeVar("T")
-RUN_FILES = ("steps.csv", "steps.csv.gz", "run.json")
-_OWN = frozenset((*RUN_FILES, "params"))
-_PARTS = ("params", "activations", "checkpoints", "ranks")
-_SMALL = ("run.json", "bisect.json", LOCK_NAME)
-_LARGEST_SMALL = 64 << 20
+_LONGEST_NAME = 255
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _AT_ONCE = 16
 """Requests at a time: a store answers many as fast as one."""
-_MOST_FOLDERS = 200
-"""Folders below one without a run that are looked into for logs."""
 
 
 class Mirror:
@@ -83,20 +75,28 @@ class Mirror:
         base = self._base.text if self._base.on_the_web else self._base.address
         return text.replace(str(self.home), base)
 
-    def place(self, entries: Iterable[Entry], folder: str = "") -> None:
-        """Give each object its file; a key that can be no file's name is left out.
+    def place(self, entries: Iterable[Entry], folder: str = "") -> list[str]:
+        """Give each object its file; return the keys that can be no file's name here.
 
         Args:
             entries: what there is.
             folder: relative to the base, that their names are relative to.
         """
+        left: list[str] = []
         # Of an object and a folder of one name it is the object that a run has.
         for entry in sorted(entries, key=lambda entry: entry.size is None):
             name = f"{folder}/{entry.name}" if folder else entry.name
-            if not all(map(_is_name, name.split("/"))):
-                continue
-            with suppress(OSError, ValueError):  # too long, or both an object and a folder
-                self._place(entry, name)
+            try:
+                if all(map(_is_name, name.split("/"))):
+                    self._place(entry, name)
+                    continue
+            except ValueError:  # in no encoding of file names
+                pass
+            except OSError as error:  # too long, or both an object and a folder
+                if error.errno in _NO_ROOM:
+                    raise disk.full(error) from error
+            left.append(name)
+        return left
 
     def _place(self, entry: Entry, name: str) -> None:
         path = self.home / name
@@ -118,7 +118,7 @@ class Mirror:
 
     def bring(self, names: Sequence[str]) -> None:
         """Fetch small files whole; one that has gone meanwhile is no more here either."""
-        for _ in _at_once(self._bring, names):
+        for _ in at_once(self._bring, names):
             pass
 
     def _bring(self, name: str) -> None:
@@ -126,94 +126,12 @@ class Mirror:
         source = self._object(name)
         forget_elsewhere(path)
         try:
-            path.write_bytes(source.read(0, source.size))
+            data = source.read(0, source.size)
         except FileNotFoundError:
             path.unlink()
-
-
-M = TypeVar("M", bound=Mirror)
-
-
-def mirror_of(text: str, progress: Progress | None = None) -> Mirror:
-    """The mirror of a run, log, or folder of logs, as ``load_run`` takes it.
-
-    Args:
-        text: the URI.
-        progress: told the bytes read so far, and of how many, of a file that is fetched whole.
-
-    Raises:
-        StoreError: the store does not answer, or refuses.
-        InputError: there is nothing of that name.
-        MissingExtraError: an extra is needed that is not installed.
-    """
-    uri = Uri.parsed(text)
-    if uri.on_the_web:
-        return of_the_web(uri, Mirror, progress)
-    store, key = open_store(uri)
-    try:
-        return _of_folder(uri, store, key, store.listed(key))
-    except (FileNotFoundError, NotADirectoryError):
-        entry = the_object(uri, store, key)
-    return _of_object(uri, store, key, entry)
-
-
-def of_the_web(uri: Uri, kind: type[M], progress: Progress | None = None) -> M:
-    """The mirror of one file behind a web server, which is fetched whole."""
-    mirror = kind(uri, None, "")
-    if not fetch(uri, mirror.path, progress):
-        mirror.notes = (NO_LENGTH,)
-    return mirror
-
-
-def the_object(uri: Uri, store: Store, key: str) -> Entry:
-    """The object of a URI that names no folder.
-
-    Raises:
-        InputError: there is none.
-    """
-    entry = store.find(key) if uri.name else None
-    if entry is None:
-        raise InputError("no such object or folder", where=uri.text) from None
-    return entry
-
-
-def _of_object(uri: Uri, store: Store, key: str, entry: Entry) -> Mirror:
-    """A log; one of a run's own names stands for the run that it is in, as on a disk."""
-    home, parent = key.rpartition("/")[0], uri.parent
-    if entry.name in RUN_FILES:
-        mirror = _of_folder(parent, store, home, store.listed(home))
-    else:
-        mirror = Mirror(parent, store, home)
-        mirror.place([entry])
-    mirror.path = mirror.home / entry.name
-    return mirror
-
-
-def _of_folder(uri: Uri, store: Store, key: str, entries: list[Entry]) -> Mirror:
-    mirror = Mirror(uri, store, key)
-    mirror.home.mkdir()
-    mirror.place(entries)
-    names = {entry.name for entry in entries}
-    folders = [entry.name for entry in entries if entry.size is None]
-    own = not _OWN.isdisjoint(names)
-    inside = [name for name in folders if not own or name in _PARTS][:_MOST_FOLDERS]
-    small = [entry.name for entry in entries if own and _is_small(entry)]
-
-    def listed(folder: str, *, recursive: bool = False) -> tuple[str, list[Entry]]:
-        try:
-            return folder, store.listed(joined(key, folder), recursive=recursive)
-        except (FileNotFoundError, NotADirectoryError):  # gone meanwhile
-            return folder, []
-
-    found = list(_at_once(listed, inside))
-    if own and "superseded" in folders:
-        found.append(listed("superseded", recursive=True))
-    for folder, there in found:
-        mirror.place(there, folder)
-        if own:
-            small += [f"{folder}/{entry.name}" for entry in there if _is_small(entry)]
-    mirror.bring(small)
-    return mirror
+            return
+        with disk.keeping(path) as keep:
+            keep(data)
 
 
 def joined(key: str, name: str) -> str:
@@ -221,22 +139,18 @@ def joined(key: str, name: str) -> str:
     return f"{key.rstrip('/')}/{name}" if key else name
 
 
-def _is_small(entry: Entry) -> bool:
-    """Is it a file of our own that is read whole, by its name?"""
-    known = entry.name in _SMALL or entry.name.endswith((".health.json", ".now"))
-    return known and entry.size is not None and entry.size <= _LARGEST_SMALL
-
-
 def _is_name(part: str) -> bool:
     """Can it be the name of a file here?"""
-    return part not in ("", ".", "..") and "\0" not in part and os.sep not in part
+    short = len(part.encode("utf-8", "replace")) <= _LONGEST_NAME
+    return part not in ("", ".", "..") and "\0" not in part and os.sep not in part and short
 
 
 def _opener(source: RemoteObject) -> Callable[[bool], BinaryIO]:
     return lambda ahead: cast(BinaryIO, RemoteFile(source, ahead=ahead))
 
 
-def _at_once(work: Callable[[str], T], names: Sequence[str]) -> Iterator[T]:
+def at_once(work: Callable[[str], T], names: Sequence[str]) -> Iterator[T]:
+    """What some work gives for each name, in order; several are done at a time."""
     if len(names) < 2:
         yield from map(work, names)
         return
@@ -247,4 +161,4 @@ def _at_once(work: Callable[[str], T], names: Sequence[str]) -> Iterator[T]:
 def _removed(root: Path, files: list[Path]) -> None:
     for path in files:
         forget_elsewhere(path)
-    shutil.rmtree(root, ignore_errors=True)
+    disk.remove(root)

@@ -8,7 +8,9 @@ from collections import OrderedDict
 from typing import Any
 
 from forensics.errors import StoreError
-from forensics.runlog.stores.store import Store, as_store_error
+from forensics.runlog.stores.patience import PATIENCE
+from forensics.runlog.stores.refusals import as_store_error
+from forensics.runlog.stores.store import Store
 from forensics.runlog.stores.traffic import TRAFFIC
 
 FIRST = 256 << 10
@@ -67,6 +69,7 @@ class RemoteObject:
         data = self._have(start, stop)
         if data is None:
             data = self._get(start, stop)
+            self._see_its_end(data, stop)
             if len(data) <= _KEPT and (start == 0 or stop == self.size):
                 _CACHE.keep(self, start, data)
         return data
@@ -106,7 +109,8 @@ class RemoteObject:
 
     def _get(self, start: int, stop: int) -> bytes:
         try:
-            data = bytes(self._file.read_at(stop - start, start))
+            with PATIENCE.asked(self._uri):
+                data = bytes(self._file.read_at(stop - start, start))
         except Exception as error:
             # The answer to a part says not why there is none; a look at the object does.
             if _tag_of(self._store.opened(self._key)) != self._tag:
@@ -117,6 +121,12 @@ class RemoteObject:
         if len(data) != stop - start:
             raise self._changed()
         return data
+
+    def _see_its_end(self, data: bytes, stop: int) -> None:
+        """Arrow leaves zeros where a server gave less than it was asked for, and says nothing."""
+        if len(data) > 1 and data[-1] == 0 and self._get(stop - 1, stop) != b"\0":
+            what = "gives less of an object than it is asked for"
+            raise StoreError(what, where=self._uri, hint="is there a proxy between?")
 
     def _changed(self) -> StoreError:
         return StoreError("changed while it was read", where=self._uri, hint="read it again")

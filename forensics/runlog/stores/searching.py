@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from pathlib import Path
 
+from forensics.runlog.directory_logs import is_log_name
 from forensics.runlog.lock import LOCK_NAME
-from forensics.runlog.stores.mirror import RUN_FILES, Mirror, of_the_web, the_object
+from forensics.runlog.stores.mirror import Mirror
+from forensics.runlog.stores.mirroring import RUN_FILES, of_the_web, the_object
 from forensics.runlog.stores.store import Entry, open_store
 from forensics.runlog.stores.uri import Uri
 
@@ -17,8 +19,15 @@ class SearchMirror(Mirror):
     """A mirror in which a recorded run is the file that makes it one, and nothing else.
 
     What is in a run is listed again when it is judged, maybe by another machine.
+
+    Attributes:
+        apart: the runs whose keys no tree of files can hold: an empty part, ``..``, a name too
+            long, or one that is both an object's and a folder's.
+        passed: URIs of what is called as logs are and has such a key.
     """
 
+    apart: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     _parts: dict[str, list[Entry]]
     _names: list[str]
 
@@ -34,16 +43,28 @@ class SearchMirror(Mirror):
             if run is None or mark:
                 shown.append(entry)
         self._names = sorted(self._parts)
-        self.place(shown)
+        left = self.place(shown)
+        self.apart = tuple(dict.fromkeys(_folder(n) for n in left if _last(n) in RUN_FILES))
+        logs = [n for n in left if _last(n) not in RUN_FILES and is_log_name(_last(n))]
+        self.passed = tuple(map(self._base.below, logs))
 
-    def fingerprint(self, path: Path) -> str:
+    def uri_apart(self, name: str) -> str:
+        """The URI of one of ``apart``."""
+        return self._base.below(name)
+
+    def fingerprint(self, path: Path | str) -> str:
         """A digest of names, sizes and times of change of a run's or log's objects.
 
-        Empty where it holds for nothing: of a file on the web, or while a process holds the run.
+        Args:
+            path: of it here; or one of ``apart``.
+
+        Returns:
+            The digest. Empty where it holds for nothing: of a file on the web, or while a process
+            holds the run.
         """
         if self._base.on_the_web:
             return ""
-        name = path.relative_to(self.home).as_posix()
+        name = path if isinstance(path, str) else path.relative_to(self.home).as_posix()
         digest = blake2b(digest_size=16)
         for entry in sorted(self._of(name), key=lambda entry: entry.name):
             if _last(entry.name) == LOCK_NAME:

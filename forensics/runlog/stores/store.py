@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,39 +15,17 @@ from pyarrow import fs
 
 from forensics.errors import MissingExtraError, StoreError
 from forensics.frozen import dataclass
+from forensics.runlog.stores.patience import PATIENCE
+from forensics.runlog.stores.refusals import as_store_error, short
 from forensics.runlog.stores.traffic import TRAFFIC
 from forensics.runlog.stores.uri import Uri
 
 _CONNECT_S, _ANSWER_S = 10, 60
-_WITH_BUCKETS = ("s3", "gs", "gcs")
+_S3 = ("s3", "s3a", "s3n")
+"""With the names that Hadoop has for it."""
+_WITH_BUCKETS = (*_S3, "gs", "gcs")
 _TRIES = 3
 """How often S3 is asked before it is given up; the default of ten takes minutes."""
-_REFUSED = re.compile(
-    r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH"
-    r"|SignatureDoesNotMatch|ExpiredToken|EXPIRED_TOKEN|UNRECOGNIZED_CLIENT"
-    r"|HTTP response code: 40[13]|Permission.?denied|UNAUTHENTICATED"
-    r"|OAuth2 access token",
-    re.IGNORECASE,
-)
-_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist", re.IGNORECASE)
-_NO_NETWORK = re.compile(
-    r"NETWORK_CONNECTION|curlCode|(?:could|can)n?.t (?:connect|resolve)"
-    r"|Connection (?:refused|reset)|Name or service not known|timed? ?out|UNAVAILABLE",
-    re.IGNORECASE,
-)
-_CREDENTIALS = {
-    "s3": (
-        ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        (".aws/credentials", ".aws/config"),
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    ),
-    "gs": (
-        ("GOOGLE_APPLICATION_CREDENTIALS",),
-        (".config/gcloud/application_default_credentials.json",),
-        "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS",
-    ),
-}
-"""By scheme: where credentials may come from, and what gives some."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +97,8 @@ class Store:
     @contextmanager
     def _told(self, key: str) -> Iterator[None]:
         try:
-            yield
+            with PATIENCE.asked(f"{self._scheme}://{key}"):
+                yield
         except (FileNotFoundError, NotADirectoryError) as error:
             raise type(error)(error.errno or errno.ENOENT, "no such object", key) from error
         except Exception as error:
@@ -139,7 +116,7 @@ def open_store(uri: Uri) -> tuple[Store, str]:
         hint = f"write {uri.scheme}://bucket/path"  # Google would be asked for minutes
         raise StoreError("names no bucket", where=uri.text, hint=hint)
     try:
-        if uri.scheme == "s3" and not uri.chained:
+        if uri.scheme in _S3 and not uri.chained:
             return Store(_s3_of(uri), "s3"), uri.key
         if uri.scheme in ("gs", "gcs") and not uri.chained:
             limit = timedelta(seconds=_ANSWER_S)
@@ -192,42 +169,13 @@ def _by_fsspec(uri: Uri) -> tuple[Store, str]:
     try:
         files, key = url_to_fs(uri.text)
     except ImportError as error:  # it says which package to install
-        raise MissingExtraError(_short(error), where=uri.text) from None
+        raise MissingExtraError(short(error), where=uri.text) from None
     except ValueError as error:
         hint = "s3://, gs://, http(s):// and what fsspec knows can be read"
-        raise StoreError(_short(error), where=uri.text, hint=hint) from error
+        raise StoreError(short(error), where=uri.text, hint=hint) from error
     except Exception as error:
         raise as_store_error(error, uri.scheme, uri.text) from error
     return Store(fs.PyFileSystem(fs.FSSpecHandler(files)), uri.scheme), key
-
-
-def as_store_error(error: Exception, scheme: str, where: str) -> StoreError:
-    """What a file system says of itself, in a clause, with what to do."""
-    text = str(error)
-    if _NO_BUCKET.search(text):
-        return StoreError("there is no such bucket", where=where, hint="check its name and region")
-    if _REFUSED.search(text):
-        return _refusal(scheme, where)
-    if _NO_NETWORK.search(text):
-        hint = "check the network, the proxy, and AWS_ENDPOINT_URL where one is set"
-        return StoreError(f"cannot be reached ({_short(error)})", where=where, hint=hint)
-    return StoreError(f"cannot be read ({_short(error)})", where=where)
-
-
-def _refusal(scheme: str, where: str) -> StoreError:
-    names, files, advice = _CREDENTIALS.get("gs" if scheme == "gcs" else scheme, ((), (), ""))
-    there = any(map(os.environ.get, names)) or any((Path.home() / file).exists() for file in files)
-    if there or not advice:
-        hint = "the credentials in force may have expired, or are for something else"
-        return StoreError("access is denied", where=where, hint=hint)
-    return StoreError("access is denied and no credentials are set", where=where, hint=advice)
-
-
-def _short(error: Exception) -> str:
-    """The last part of a long message: Arrow's begin with what was tried."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    text = text.rpartition(" operation: ")[2].partition("; Details:")[0]
-    return text[:200].rstrip(".")
 
 
 def _entry(info: fs.FileInfo, name: str) -> Entry:

@@ -9,6 +9,7 @@ from forensics.frozen import dataclass
 from forensics.runlog.stores.scheme import PATTERN
 
 _WEB = ("http", "https")
+_S3 = ("s3", "s3a", "s3n")
 _OPTIONS = frozenset(("region", "scheme", "endpoint_override", "anonymous"))
 """What may follow a ``?`` in ``s3://``, as Arrow names it. What else has a ``?`` is a key."""
 
@@ -41,7 +42,7 @@ class Uri:
         if scheme in _WEB:  # a slash at its end is a part of the path, or of a signature
             return cls(text, scheme, text)
         address, mark, query = text.rpartition("?")
-        options = tuple(parse_qsl(query)) if mark and scheme == "s3" else ()
+        options = tuple(parse_qsl(query)) if mark and scheme in _S3 else ()
         if not options or not _OPTIONS.issuperset(name for name, _ in options):
             return cls(_bare(text), scheme, _bare(text))
         return cls(f"{_bare(address)}?{query}", scheme, _bare(address), options)

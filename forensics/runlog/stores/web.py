@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from forensics.errors import InputError, StoreError
 from forensics.runlog.scanner.head import is_web_page
 from forensics.runlog.stores.disk import keeping
+from forensics.runlog.stores.patience import PATIENCE
 from forensics.runlog.stores.traffic import TRAFFIC
 from forensics.runlog.stores.uri import Uri
 from forensics.runlog.stores.web_body import Body, BrokenOffError
@@ -47,7 +48,8 @@ def fetch(uri: Uri, target: Path, progress: Progress | None = None) -> bool:
     """
     for pause in (*_PAUSES_S, None):
         try:
-            return _fetched(uri, target, progress)
+            with PATIENCE.asked(uri.text):
+                return _fetched(uri, target, progress)
         except (HTTPException, OSError, ValueError) as error:
             wait = _wait(error, pause)
             if wait is None:

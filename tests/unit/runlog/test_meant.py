@@ -20,6 +20,9 @@ from forensics.runlog.run import load_joined, load_run
         ("runs/with blnk", "'runs/with blank'"),
         ("runs/nothing-alike", None),
         ("elsewhere/healthy", None),
+        ("s3:/bucket/x", "s3://bucket/x"),
+        ("HTTPS://host/x", "HTTPS://host/x"),
+        ("c3:/bucket/x", None),
     ],
 )
 def test_the_path_that_is_spelled_alike(

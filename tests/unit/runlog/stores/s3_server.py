@@ -37,6 +37,7 @@ class S3:
         sent: bytes of objects that were given.
         refuse: does it let nobody in?
         dead: does it hang up on everybody?
+        halves: does it give the first half of a part only, and say no word of it?
         before: called with each request before it is answered.
     """
 
@@ -44,7 +45,7 @@ class S3:
         self.objects: dict[tuple[str, str], bytes] = {}
         self.requests: list[str] = []
         self.sent = 0
-        self.refuse = self.dead = False
+        self.refuse = self.dead = self.halves = False
         self.before: Callable[[S3, str], None] = lambda s3, request: None
         self.page = PAGE
         self._lock = threading.Lock()
@@ -177,6 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
             if first >= len(data):
                 self._error(416, "InvalidRange", "The requested range is not satisfiable")
                 return
+            last = (first + last) // 2 if self.s3.halves else last
             part, code = data[first : last + 1], 206
         self.send_response(code)
         if code == 206:

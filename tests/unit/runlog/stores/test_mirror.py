@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import shutil
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import forensics
 from forensics.errors import InputError, MissingExtraError, StoreError
 from forensics.runlog.run import load_joined, load_run
-from forensics.runlog.stores.mirror import mirror_of
+from forensics.runlog.stores.mirroring import mirror_of
 from tests.unit.runlog.stores.runs import ROWS, twins, write_run
 from tests.unit.runlog.stores.s3_server import S3
 
@@ -227,3 +228,31 @@ def test_an_event_file_is_fetched_for_its_own_reader(s3: S3, tmp_path: Path) -> 
     run = load_run("s3://bucket/job")
     assert len(run.steps) == 20
     assert run.steps["loss"][10] == pytest.approx(2.0)
+
+
+def test_a_log_in_a_folder_that_may_not_be_listed_is_read_by_itself(s3: S3, tmp_path: Path) -> None:
+    s3.upload(write_run(tmp_path / "x"), "bucket", "x")
+    here = tmp_path / "train.csv"
+    here.write_text("step,loss\n0,3\n1,2\n2,1\n")
+    s3.put("bucket", "train.csv", here.read_bytes())
+    s3.before = lambda store, request: setattr(store, "refuse", "?" in request)
+    assert load_run("s3://bucket/train.csv").steps.facts == load_run(here).steps.facts
+    run = load_run("s3://bucket/x/steps.csv")
+    assert run.steps.facts is not None
+    assert run.steps.facts.notes == ("the run may not be listed: only this file of it was read",)
+    assert (len(run.steps), run.manifest) == (ROWS, None)
+    with pytest.raises(StoreError, match=r"^s3://bucket/x: access is denied"):
+        load_run("s3://bucket/x")
+
+
+def test_a_full_disk_here_is_not_the_stores_fault(
+    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.upload(write_run(tmp_path / "x"), "bucket", "x")
+
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(StoreError, match=r"cannot be kept .No space left on device.; make room"):
+        load_run("s3://bucket/x")

@@ -42,7 +42,7 @@ def test_a_log_is_read_on_in_parts_that_grow(s3: S3) -> None:
 
 
 def test_its_beginning_alone_costs_its_beginning(s3: S3) -> None:
-    file = RemoteFile(an_object(s3, bytes(40 * FIRST)), ahead=True)
+    file = RemoteFile(an_object(s3, b"\n" * (40 * FIRST)), ahead=True)
     assert len(file.read(10)) == 10
     assert s3.sent == FIRST
 
@@ -100,3 +100,12 @@ def test_a_server_that_dies_is_not_the_objects_end(s3: S3) -> None:
     s3.close()
     with pytest.raises(StoreError, match="cannot be reached"):
         file.read(FIRST)
+
+
+def test_less_than_was_asked_for_is_not_taken_for_zeros(s3: S3) -> None:
+    source = an_object(s3, b"step,loss\n" * 100)
+    s3.halves = True
+    with pytest.raises(StoreError, match=f"^{URI}: gives less of an object"):
+        RemoteFile(source, ahead=True).read()
+    s3.halves = False
+    assert RemoteFile(an_object(s3, b"1,2\n" + bytes(50)), ahead=True).read().endswith(b"\0")

@@ -124,3 +124,18 @@ def test_a_place_that_is_not_there_hides_no_other(s3: S3, tmp_path: Path, uri: s
     found = list(find_runs([uri, "s3://bucket/x", local, "s3://bucket/x/"], search))
     assert found == ["s3://bucket/x", local]
     assert [error.where for error in search.failed] == [uri]
+
+
+def test_a_run_whose_key_is_no_path_of_files_has_its_row(s3: S3) -> None:
+    log = b"step,loss\n0,3\n1,2\n2,1\n"
+    for key in ("x", "x/steps.csv", f"{'l' * 300}/steps.csv", "a//b/steps.csv", "a//notes.txt"):
+        s3.put("bucket", f"runs/{key}", log)
+    search = Search()
+    found = list(find_runs(["s3://bucket/runs"], search))
+    names = ["x", "l" * 300, "a//b"]
+    assert sorted(found) == sorted(f"s3://bucket/runs/{name}" for name in names)
+    assert search.passed == ["s3://bucket/runs/a//notes.txt"]
+    assert all(search.marks[uri] for uri in found)
+    rows = {row.path.rpartition("/runs/")[2]: row for row in survey(found, Choice())}
+    assert rows["x"].steps == rows["l" * 300].steps == 3
+    assert "Empty path component" in rows["a//b"].summary

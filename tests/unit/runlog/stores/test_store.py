@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 import pytest
 from pyarrow import fs
 
-from forensics.errors import MissingExtraError
-from forensics.runlog.stores.store import StoreError, as_store_error, open_store
+from forensics.errors import MissingExtraError, StoreError
+from forensics.runlog.stores.refusals import as_store_error
+from forensics.runlog.stores.store import open_store
 from forensics.runlog.stores.uri import Uri
 from tests.unit.runlog.stores.s3_server import S3
 
@@ -34,15 +35,27 @@ HEAD = (
             "Details: Failed to connect to 127.0.0.1:1 after 0 ms",
             "cannot be reached (curlCode: 7, Could not connect to server)",
         ),
-        (HEAD.format("SLOW_DOWN") + "Reduce your rate.", "cannot be read (Reduce your rate)"),
+        (HEAD.format("SLOW_DOWN") + "Reduce it.", "the store is in trouble (Reduce it); try again"),
+        (
+            HEAD.format("UNKNOWN (HTTP status 429)")
+            + "Unable to parse ExceptionName: TooManyRequests Message: no",
+            "the store is in trouble (TooManyRequests: no); try again later",
+        ),
+        (
+            HEAD.format("UNKNOWN (HTTP status 301)") + "No response body.",
+            "lies in another region (No response body); set AWS_REGION to the bucket's region",
+        ),
+        (
+            HEAD.format("NETWORK_CONNECTION") + "curlCode: 18, Transferred a partial file",
+            "broke off (curlCode: 18, Transferred a partial file); read it again",
+        ),
         ("", "cannot be read (OSError)"),
         ("x" * 5000, f"cannot be read ({'x' * 200})"),
     ],
 )
 def test_a_message_becomes_a_clause(text: str, what: str) -> None:
     error = as_store_error(OSError(text), "s3", "s3://b/x")
-    assert error.what.startswith(what)
-    assert error.line().startswith("s3://b/x: ")
+    assert error.line().startswith(f"s3://b/x: {what}")
     assert "\n" not in error.line()
 
 
