@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from forensics.diagnose.loss_course import LATEST, course
-from forensics.diagnose.reward_driven import learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.frozen import dataclass
@@ -48,7 +48,7 @@ def endless_fall(signals: Signals, late: float = SHAPE) -> EndlessFall | None:
         signals: the run.
         late: least share of the fall in the last quarter.
     """
-    if len(signals.finite_loss.values) < LEAST or learns_from_rewards(signals):
+    if len(signals.finite_loss.values) < LEAST or no_measure(signals):
         return None
     path = course(signals)
     medians = path.medians

@@ -13,7 +13,7 @@ from forensics.diagnose.next_command import has_state_before, trains_from_the_st
 from forensics.diagnose.noiseless_fall import noiseless_fall
 from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.other_losses import bad_to_the_end
-from forensics.diagnose.reward_driven import WHY, learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure, one_of_several
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.thrown_off import thrown_off
@@ -95,6 +95,12 @@ def _loss_question(signals: Signals, root: Finding) -> str:
 
 
 def _norm_question(signals: Signals) -> str:
+    if one_of_several(signals):
+        return (
+            "Which micro-batch it was, and whether its loss was NaN already: backward ran several "
+            "times a step, and the log holds one loss. `recorder.add_loss(loss)` beside each "
+            "backward records them all."
+        )
     if signals.precision == "fp16":
         return (
             "Overflow from the loss scale or a singularity in backward: the log shows the norm "
@@ -135,8 +141,8 @@ def not_judged(signals: Signals) -> tuple[str, ...]:
             "No loss column: spikes, divergence and plateaus could not be judged."
             + _other_columns(signals)
         )
-    elif learns_from_rewards(signals):
-        gaps.append(f"{_sentence(WHY)}: divergence and plateaus of the loss were not judged.")
+    elif why := no_measure(signals):
+        gaps.append(f"{_sentence(why)}: divergence and plateaus of the loss were not judged.")
     if others := bad_to_the_end(signals):
         gaps.append(
             f"{others}: what is trained by it learns nothing; the main loss alone is judged."
@@ -166,7 +172,7 @@ def _perhaps(signals: Signals) -> list[str]:
             "maximised; a cross-entropy or a squared error cannot be negative, so its sign is "
             "wrong (unbounded-loss)."
         )
-    if (row := at_zero_for_good(signals)) is not None and not learns_from_rewards(signals):
+    if (row := at_zero_for_good(signals)) is not None and not no_measure(signals):
         gaps.append(
             f"The loss is exactly 0 from step {signals.step_at(row):,} to the end: sound if all "
             "that there is was learned; else batches have no labels, the data are all alike, or "

@@ -6,7 +6,7 @@ import numpy as np
 
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.finite import FiniteSeries
-from forensics.diagnose.reward_driven import learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.spike_groups import LossLevel, loss_level
@@ -36,7 +36,7 @@ def plunge_finding(signals: Signals, z: float, absurd: float) -> Finding | None:
     back = spikes.rows_to_recover(deepest)
     return Finding(
         rule="loss-spike",
-        severity=Severity.INFO if learns_from_rewards(signals) else Severity.WARNING,
+        severity=Severity.INFO if no_measure(signals) else Severity.WARNING,
         message=f"{fell}, from {before}{_back(signals, row, back)}{again}",
         first_step=signals.step_at(first),
         last_step=signals.step_at(last),

@@ -14,6 +14,8 @@ UNSTEPPED = "unstepped"
 BYPASSED = "bypassed"
 UNUPDATED = "unupdated"
 UPDATED_TWICE = "updated_twice"
+IN_TURN = "in_turn"
+ONE_LOSS = "one_loss"
 
 KINDS: Mapping[str, str] = {
     REAPPLIED: "an optimizer was stepped again with the very same gradients",
@@ -26,8 +28,13 @@ KINDS: Mapping[str, str] = {
     BYPASSED: "the loss was scaled, and the optimizer stepped without the scaler",
     UNUPDATED: "the scaler was not updated after a step",
     UPDATED_TWICE: "the scaler was updated again without a step in between",
+    IN_TURN: "another optimizer's gradients() was given another loss",
+    ONE_LOSS: "backward ran several times for a step, and one loss was given",
 }
-"""What ``run.json`` counts under ``loop``, as ``KIND_steps`` and ``first_KIND``."""
+"""What ``run.json`` counts under ``loop``, as ``KIND_steps`` and ``first_KIND``.
+
+The last two are no faults: they tell what the loss of a row is.
+"""
 
 
 class LoopNotes:

@@ -137,6 +137,11 @@ class LoopWatch:
         """Were gradients measured that are still multiplied by the loss scale?"""
         return any(scaled for _, scaled in self._seen.scaled.values())
 
+    @property
+    def closure(self) -> bool:
+        """Did an optimizer evaluate the loss itself in the step under way?"""
+        return any(entry.closure for entry in self._seen.entries)
+
     def gradients(
         self,
         loss: Tensor | float | None = None,
@@ -161,7 +166,9 @@ class LoopWatch:
         seen.scales, seen.stale = [next(values) for _ in scales] or [1.0], False
         seen.overflowed |= {owner for owner in owners if next(values) > 0}
         if loss is not None:
-            seen.loss, seen.loss_value = loss, next(values) if given else float(loss)
+            value = next(values) if given else float(loss)
+            if seen.told(loss, value, {id(optimizer) for optimizer in turn}):
+                self.notes.note(loop_notes.IN_TURN, self.step_index)
         self._complete(list(values))
         seen.lrs = learning_rates(self.optimizers)
         seen.norms = merged(seen.norms, norms, members)

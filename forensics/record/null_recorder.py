@@ -21,6 +21,9 @@ class NullRecorder:
         """Measures nothing: NaN."""
         return math.nan
 
+    def add_loss(self, loss: Any) -> None:
+        """Nothing."""
+
     def end_step(self, loss: Any = None) -> None:
         """Nothing."""
 

@@ -69,6 +69,10 @@ class StepRecorder(Protocol):
         """Call between unscale and clip: takes the norms, returns the global L2 norm."""
         ...
 
+    def add_loss(self, loss: Tensor | float) -> None:
+        """Call with what goes backward of each micro-batch: the row has their sum."""
+        ...
+
     def end_step(self, loss: Tensor | float | None = None) -> None:
         """Call last: writes the row of this optimizer step."""
         ...

@@ -26,6 +26,7 @@ from forensics.record.loop_notes import LoopNotes
 from forensics.record.loop_scalers import as_scalers
 from forensics.record.loop_watch import LoopWatch
 from forensics.record.manifest_keeper import ManifestKeeper, ending_of
+from forensics.record.micro_batches import MicroBatches
 from forensics.record.opening import Opened, open_directory
 from forensics.record.options import KeepPolicy
 from forensics.record.own_checkpoints import training_of
@@ -169,8 +170,11 @@ class Recorder:
             append=bool(known.segments),
         )
         self._arrival = arrival or ArrivalOrder(parameters, known.arrival_order)
-        self._watch = None
+        self._watch, self._micro = None, MicroBatches()
         if own_loop:
+            notes = LoopNotes(known.loop, first_step)
+            if manifest is None:  # a trainer knows how it accumulates
+                self._micro = MicroBatches(notes, parameters, trained, self.guard.shielding)
             self._watch = LoopWatch(
                 parameters,
                 trained,
@@ -179,7 +183,7 @@ class Recorder:
                 max_norm=max_norm,
                 first_step=first_step,
                 arrival=self._arrival,
-                notes=LoopNotes(known.loop, first_step),
+                notes=notes,
                 defer=parameters[0][1].device.type != "cpu",  # a CPU has nothing to wait for
                 shield=self.guard.shielding,
                 measure=self._output.measure,
@@ -249,7 +253,7 @@ class Recorder:
         self._output.measuring()
         with self.guard.shielding("gradients()"):
             self._follow()
-            norms = watch.gradients(loss, optimizers)
+            norms = watch.gradients(self._micro.or_sum(loss), optimizers)
             total = norms.total
             self._complete(watch)
             self.observe(watch.norms or norms, scaled=watch.grads_scaled)
@@ -272,12 +276,21 @@ class Recorder:
                 self._follow()
             watch.resolve()  # the row before this one comes first
             self._complete(watch)
-            self.write(watch.end_step(loss))
+            self.write(watch.end_step(self._micro.end(loss, step, closure=watch.closure)))
             if (notes := watch.notes.as_manifest()).keys() != self.keeper.manifest.loop.keys():
                 self.keeper.update(loop=notes)  # a killed run says so, too
         self._step = watch.step_index = self.guard.step = step + 1
         with self.guard.shielding("checkpoints"):
             self._checkpoints.after(step, self.last)
+
+    def add_loss(self, loss: Tensor | float) -> None:
+        """Call beside the backward of each micro-batch, with what goes backward.
+
+        Their sum is the loss of the row where ``gradients`` and ``end_step`` are given none: the
+        mean over the micro-batches in a loop that divides by their number.
+        """
+        with self.guard.shielding("add_loss()"):
+            self._micro.add(loss)
 
     def note(self, **cells: Any) -> None:
         """Values for columns that only the loop knows (``epoch``, ``val_loss``), for this row."""
@@ -349,6 +362,7 @@ class Recorder:
                 notes = self._watch.notes.as_manifest()
                 self.keeper.manifest = replace(self.keeper.manifest, loop=notes)
                 self._watch.close()
+                self._micro.close()
             self._output.finish()
         with self.guard.shielding("close()"):
             self._output.close()

@@ -33,3 +33,14 @@ class SeenStep:
     overflowed: set[int] = field(default_factory=set)
     scaled: dict[int, tuple[Stamps, bool]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+
+    def told(self, loss: Tensor | float, value: float, turn: set[int]) -> bool:
+        """Take the loss that a turn was given; True where other optimizers' turn had another one.
+
+        Args:
+            loss: as given.
+            value: as read.
+            turn: ids of the optimizers whose gradients are measured now.
+        """
+        earlier, self.loss, self.loss_value = self.loss_value, loss, value
+        return earlier is not None and earlier != value and self.turns.isdisjoint(turn)

@@ -19,9 +19,10 @@ Evidence
 
 Silent when
     The loss falls again after its peak (that is a spike), fewer than 12 losses are finite, or the
-    log holds rewards: the loss of a policy gradient is no measure, unless it blows up. A
-    smaller rise that happens between two neighbouring blocks is a new level, an info: a
-    curriculum or other data; so is one up to 60 % that falls on from there.
+    log holds rewards: the loss of a policy gradient is no measure, unless it blows up; no more is
+    that of one player where run.json says that optimizers step in turn (a GAN). A smaller rise
+    that happens between two neighbouring blocks is a new level, an info: a curriculum or other
+    data; so is one up to 60 % that falls on from there.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from forensics.diagnose.loss_rise import LEAST, RISE, Rise, find_rise
 from forensics.diagnose.low_start import may_fill_up, starts_low
 from forensics.diagnose.moving_target import follows_its_target
 from forensics.diagnose.optimizer_facts import climbs_the_loss
-from forensics.diagnose.reward_driven import WHY, learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import Phase, rate_state
 from forensics.diagnose.series import median, theil_sen
@@ -59,8 +60,8 @@ class Thresholds:
 
 def _too_little(signals: Signals, thresholds: Thresholds) -> str:
     del thresholds
-    if learns_from_rewards(signals):
-        return WHY
+    if why := no_measure(signals):
+        return why
     return f"too few losses ({LEAST} needed)" if len(course(signals).loss) < LEAST else ""
 
 
@@ -68,7 +69,7 @@ def _too_little(signals: Signals, thresholds: Thresholds) -> str:
 def loss_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Yield at most one finding: the rise at the end of the run."""
     rise = signals.derived(find_rise, thresholds.sigmas, thresholds.share)
-    if rise is None or rise.falling or learns_from_rewards(signals):
+    if rise is None or rise.falling or no_measure(signals):
         return
     path = course(signals)
     if rise.final or rise.share > thresholds.large:

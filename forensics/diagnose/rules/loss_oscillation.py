@@ -27,7 +27,7 @@ import numpy as np
 
 from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.reward_driven import learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
 from forensics.diagnose.series import MAD_TO_SIGMA, episodes, median, row_medians, sigma
@@ -59,7 +59,7 @@ def loss_oscillation(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     """Yield one finding an episode."""
     rows, loss = signals.finite_loss.rows, signals.finite_loss.values
     size = min(thresholds.window, len(rows))
-    if size < thresholds.least or learns_from_rewards(signals):
+    if size < thresholds.least or no_measure(signals):
         return
     blocks = loss[: len(loss) // size * size].reshape(-1, size)
     likely = _turns_often(blocks)

@@ -31,7 +31,7 @@ from forensics.diagnose.clipping import STARVED, clip_of, cut
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.loss_course import BLOCKS, NO_GAIN, Course, course, never_learned
 from forensics.diagnose.optimizer_facts import divides_by_its_size
-from forensics.diagnose.reward_driven import WHY, learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
@@ -39,7 +39,6 @@ from forensics.diagnose.thrown_off import ThrownOff, thrown_off
 from forensics.diagnose.wording import factor, number, percent, steps
 from forensics.frozen import dataclass
 from forensics.runlog.steps import FloatArray
-
 
 DECAYED = 0.2
 """Share of the highest rate at which a schedule has come down: cosines end at a tenth or at 0."""
@@ -62,8 +61,8 @@ class Thresholds:
 
 
 def _too_little(signals: Signals, thresholds: Thresholds) -> str:
-    if learns_from_rewards(signals):
-        return WHY
+    if why := no_measure(signals):
+        return why
     count = len(course(signals).loss)
     return f"too few losses ({thresholds.rows} needed)" if count < thresholds.rows else ""
 
@@ -74,7 +73,7 @@ def loss_plateau(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     path = course(signals)
     if len(path.loss) < thresholds.rows or path.medians.min() <= 0:
         return
-    if learns_from_rewards(signals):
+    if no_measure(signals):
         return
     thrown = signals.derived(thrown_off)
     if thrown is not None:

@@ -33,7 +33,7 @@ import numpy as np
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.norm_growth import grows_all_along
 from forensics.diagnose.plunges import plunge_finding
-from forensics.diagnose.reward_driven import learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state
 from forensics.diagnose.series import median
@@ -106,7 +106,7 @@ def loss_spike(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     for group, serious in told_groups(spikes, thresholds, is_serious):
         top = group.start + int(np.argmax(spikes.height[group.start : group.end + 1]))
         view = _View(signals, spikes, level, group, top, bool(shifts[top]), wild)
-        told = serious and not learns_from_rewards(signals)
+        told = serious and not no_measure(signals)
         yield _finding(view, Severity.WARNING if told else Severity.INFO)
 
 

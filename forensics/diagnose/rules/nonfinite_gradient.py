@@ -30,6 +30,7 @@ from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.lost_norms import lost_norms
 from forensics.diagnose.onset import against_growth, damage, diverging, lasts, onset, stretch
 from forensics.diagnose.ranks import all_bad_at_once, shared_by_all
+from forensics.diagnose.reward_driven import one_of_several
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
@@ -106,6 +107,12 @@ def _cause(signals: Signals) -> str:
         "norm at exactly 0, division, log, or where() around one of them (the branch not taken "
         "still sends 0 × inf back)"
     )
+    if one_of_several(signals):
+        return (
+            "Backward ran several times for the step, and the loss given is perhaps that of one "
+            "micro-batch: another's may be NaN (its data or labels). If none is, born in backward: "
+            f"{singular}."
+        )
     if signals.scaling.active:
         return f"No loss scale helps, so it is no overflow of the scaled gradients but {singular}."
     if signals.precision == "fp16":
@@ -115,8 +122,11 @@ def _cause(signals: Signals) -> str:
 
 def _remedy(signals: Signals, first: int, to_end: bool) -> str:
     name = (
-        f"Anomaly mode on step {first:,} names the operation; put the guard before it (clamp or an "
-        f"epsilon inside sqrt, log and division), not around its result."
+        f"Look at every micro-batch of step {first:,} for NaN and for labels that are all ignored; "
+        "give the recorder the loss of each (add_loss)."
+        if one_of_several(signals)
+        else f"Anomaly mode on step {first:,} names the operation; put the guard before it (clamp "
+        f"or an epsilon inside sqrt, log and division), not around its result."
     )
     if signals.skipped.any() or not signals.has("skipped"):
         return name

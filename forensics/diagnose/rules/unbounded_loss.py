@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from forensics.diagnose.endless_fall import LEAST, SHAPE, EndlessFall, endless_fall
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_course import course
-from forensics.diagnose.reward_driven import WHY, learns_from_rewards
+from forensics.diagnose.reward_driven import no_measure
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, percent
@@ -54,8 +54,8 @@ class Thresholds:
 
 def _too_little(signals: Signals, thresholds: Thresholds) -> str:
     del thresholds
-    if learns_from_rewards(signals):
-        return WHY
+    if why := no_measure(signals):
+        return why
     count = len(signals.finite_loss.values)
     return f"too few losses ({LEAST} needed)" if count < LEAST else ""
 

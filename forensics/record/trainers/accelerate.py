@@ -21,10 +21,10 @@ Of several processes each makes one: rank 0 writes the run, all write a log of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -98,12 +98,13 @@ class AcceleratedRecorder:
         )
         self._accelerator = accelerator
         self._losses: list[Tensor] = []
-        self._measured = self._stepped = False
+        self._measured = self._stepped = self._due = False
         self._optimizers = inner
         self._clipped: set[int] = set()
         self._turn: list[Any] = []
         self._measured_at = 0
         self._hooks = [o.register_step_post_hook(self._has_stepped) for o in inner[1:] and inner]
+        self._undo = [self._follow_step(optimizer) for optimizer in prepared]
         self._follow(accelerator)
         self._leave = mark_waits(accelerator, _COLLECTIVES, self.recorder)
 
@@ -114,21 +115,23 @@ class AcceleratedRecorder:
             loss: the mean over all micro-batches, where ``backward`` was not called through the
                 accelerator.
         """
-        if not self._accelerator.sync_gradients:
+        if not (self._due and self._accelerator.sync_gradients):
             return
         if loss is None and not self._measured:
             loss = self._mean_loss()
-        self._losses, self._measured, self._stepped = [], False, False
+        self._losses, self._measured, self._stepped, self._due = [], False, False, False
         self._clipped.clear()
         self.recorder.end_step(loss)  # without one: it was read with the gradients
 
     def close(self) -> None:
         """Leave the accelerator as it was, and close the run."""
-        for name in ("backward", "unscale_gradients", "clip_grad_norm_"):
+        for name in ("backward", "unscale_gradients", "clip_grad_norm_", "save_state"):
             vars(self._accelerator).pop(name, None)
         self._leave()
         for hook in self._hooks:
             hook.remove()
+        for undo in self._undo:
+            undo()
         self.recorder.close()
 
     def __enter__(self) -> Self:
@@ -145,6 +148,7 @@ class AcceleratedRecorder:
 
     def _follow(self, accelerator: Any) -> None:
         backward, unscale = accelerator.backward, accelerator.unscale_gradients
+        save = accelerator.save_state
 
         def heard(loss: Tensor, **arguments: Any) -> Any:
             self._losses.append(loss.detach())
@@ -154,9 +158,38 @@ class AcceleratedRecorder:
             unscale(optimizer)
             self._measure()
 
+        def saved(*args: Any, **arguments: Any) -> Any:
+            folder = save(*args, **arguments)
+            self.recorder.saved(folder, self.recorder.next_step + self._due)
+            return folder
+
         accelerator.backward, accelerator.unscale_gradients = heard, measured
+        accelerator.save_state = saved
         if len(self._optimizers) > 1:
             self._follow_clips(accelerator)
+
+    def _follow_step(self, optimizer: Any) -> Callable[[], None]:
+        """A step is due where the loop calls ``step``: it may count its micro-batches itself.
+
+        Of a prepared one: where its scaler holds it back, the inner one's is never called.
+
+        Returns:
+            What leaves the optimizer as it was.
+        """
+        step = optimizer.step
+
+        def called(_: Any, *args: Any, **kwargs: Any) -> Any:
+            self._due = self._due or bool(self._accelerator.sync_gradients)
+            return step(*args, **kwargs)
+
+        mine = MethodType(called, optimizer)  # a scheduler made later wraps nothing but a method
+        optimizer.step = mine
+
+        def undo() -> None:
+            if optimizer.step is mine:
+                optimizer.step = step
+
+        return undo
 
     def _follow_clips(self, accelerator: Any) -> None:
         """Of several optimizers, each may have a backward and a clip of its own before all step."""

@@ -119,7 +119,7 @@ class ForensicsCallback(Callback):
         if self._told:
             self.recorder.gradients(self._loss())
         else:  # further losses may go backward for the optimizers that step later
-            self.recorder.gradients(optimizers=optimizer)
+            self.recorder.gradients(self._loss(), optimizers=optimizer)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

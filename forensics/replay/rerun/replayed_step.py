@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from forensics.record.clipping import GradNorms
 from forensics.record.extra_columns import param_digest
 from forensics.record.loop_watch import LoopWatch
+from forensics.record.micro_batches import MicroBatches
 from forensics.record.step_log import SkipLog, StepLog
 
 Log = StepLog | SkipLog
@@ -62,6 +63,7 @@ class ReplayRecorder:
         self.last: Log | None = None
         self.nonfinite_grads: tuple[str, ...] = ()
         self.digest = ""
+        self._micro = MicroBatches()
 
     def begin(self) -> None:
         """Forget the step before."""
@@ -75,14 +77,18 @@ class ReplayRecorder:
     ) -> float:
         """As ``Recorder.gradients``."""
         assert self._watch is not None
-        norms = self._watch.gradients(loss, optimizers)
+        norms = self._watch.gradients(self._micro.or_sum(loss), optimizers)
         self.observe(self._watch.norms or norms)
         return norms.total
+
+    def add_loss(self, loss: Tensor | float) -> None:
+        """As ``Recorder.add_loss``."""
+        self._micro.add(loss)
 
     def end_step(self, loss: Tensor | float | None = None) -> None:
         """As ``Recorder.end_step``."""
         assert self._watch is not None
-        self.write(self._watch.end_step(loss))
+        self.write(self._watch.end_step(self._micro.end(loss)))
 
     def observe(self, grads: GradNorms, *, scaled: bool = False) -> None:
         """The gradients before the clip."""

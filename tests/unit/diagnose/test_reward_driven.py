@@ -9,7 +9,8 @@ import pytest
 
 from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Outcome, Severity
-from forensics.diagnose.reward_driven import WHY
+from forensics.diagnose.reward_driven import WHY, WHY_IN_TURN
+from forensics.runlog.manifest import Manifest
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
 
@@ -81,3 +82,46 @@ def test_nan_is_nan_beside_a_reward_too() -> None:
     loss = from_zero()
     loss[200:] = np.nan
     assert "nonfinite-loss" in serious(grpo(loss))
+
+
+def of_two_players(loss: np.ndarray, in_turn: int) -> Run:
+    norm = 10 * np.exp(0.1 * np.random.default_rng(3).normal(size=len(loss)))
+    columns = {"step": np.arange(len(loss)), "loss": loss, "grad_l2_pre_clip": norm}
+    loop = {"in_turn_steps": in_turn, "first_in_turn": 0}
+    table = StepTable.from_arrays(columns)
+    return Run(path=Path("run"), steps=table, manifest=Manifest(loop=loop))
+
+
+def generators() -> np.ndarray:
+    """A generator's loss while its discriminator learns: 0.6 to 5."""
+    noise = np.random.default_rng(2).normal(size=ROWS)
+    return 0.6 + 4.4 * np.sqrt(np.arange(ROWS) / ROWS) * (1 + 0.05 * noise)
+
+
+class TestPlayers:
+    def test_one_whose_loss_rises_is_not_diverging(self):
+        diagnosis = diagnose(of_two_players(generators(), ROWS))
+        assert not [f.rule for f in diagnosis.findings if f.severity >= Severity.WARNING]
+        (divergence,) = (o for o in diagnosis.rules if o.rule == "loss-divergence")
+        assert (divergence.outcome, divergence.reason) == (Outcome.SKIPPED, WHY_IN_TURN)
+        assert any("GAN" in text for text in diagnosis.verdict.undecided)
+
+    def test_one_that_blows_up_is(self):
+        loss = generators() * np.where(np.arange(ROWS) > 300, 1e4, 1)
+        found = diagnose(of_two_players(loss, ROWS)).findings
+        assert any(f.rule == "loss-divergence" and f.severity is Severity.ERROR for f in found)
+
+    def test_other_losses_now_and_then_make_no_players(self):
+        found = diagnose(of_two_players(generators(), ROWS // 20)).findings
+        assert any(f.rule == "loss-divergence" and f.severity is Severity.ERROR for f in found)
+
+
+def test_a_bad_gradient_beside_one_loss_of_several_is_not_said_to_be_born_in_backward():
+    loss = np.full(ROWS, 1.0)
+    norm = np.where(np.arange(ROWS) == 200, np.nan, 0.5)
+    columns = {"step": np.arange(ROWS), "loss": loss, "grad_l2_pre_clip": norm}
+    for counted, told in ((ROWS, "micro-batch"), (0, "Born in backward")):
+        manifest = Manifest(precision="fp32", loop={"one_loss_steps": counted} if counted else {})
+        run = Run(path=Path("run"), steps=StepTable.from_arrays(columns), manifest=manifest)
+        (found,) = (f for f in diagnose(run).findings if f.rule == "nonfinite-gradient")
+        assert told in found.cause

@@ -67,6 +67,42 @@ def test_a_row_is_an_optimizer_step_and_its_loss_the_mean(tmp_path: Path) -> Non
     assert run.manifest.ended.how == "finished"
 
 
+def test_a_loop_may_count_its_micro_batches_itself(tmp_path: Path) -> None:
+    """As the examples of accelerate and transformers do: no ``accumulate``, a modulo instead."""
+    from accelerate import Accelerator
+
+    from forensics.record.trainers.accelerate import AcceleratedRecorder
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True)
+    net = nn.Linear(8, 1)
+    model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), 0.05))
+    recorder = AcceleratedRecorder(tmp_path / "run", accelerator, model, optimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # wraps the prepared one's step
+    losses = []
+    for i, (inputs, targets) in enumerate(batches()):
+        loss = nn.functional.mse_loss(model(inputs), targets) / 2
+        losses.append(loss.item())
+        accelerator.backward(loss)
+        if i % 2 == 1:
+            accelerator.unscale_gradients()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        recorder.end_step()
+        if i == 3:
+            accelerator.save_state(str(tmp_path / "state"))
+    recorder.close()
+    run = load_run(tmp_path / "run")
+    assert run.steps.step.tolist() == [0, 1, 2, 3]
+    assert not run.steps["skipped"].any()
+    assert run.steps["lr"] == pytest.approx([0.05, 0.005, 5e-4, 5e-5])
+    assert run.steps["loss"] == pytest.approx([sum(losses[i : i + 2]) for i in (0, 2, 4, 6)])
+    assert [(state.step, Path(state.path).name) for state in run.manifest.states] == [(2, "state")]
+    optimizer.step()  # still that of the schedule, and nobody else's
+    assert "save_state" not in vars(accelerator)
+
+
 def test_recording_changes_no_bit_of_the_training(tmp_path: Path) -> None:
     assert trained(tmp_path / "run") == trained(None)
 

@@ -143,7 +143,7 @@ def test_by_hand_the_gradients_of_each_optimizer_are_measured(tmp_path: Path) ->
     module = Pair()
     run = fit(tmp_path, module)
     assert run.steps["grad_l2_pre_clip"] == pytest.approx(module.norms, nan_ok=True)
-    assert run.manifest.loop == {}
+    assert run.manifest.loop == {"in_turn_steps": 16, "first_in_turn": 0}
     diagnosis = run.diagnose()
     root = diagnosis.findings[diagnosis.verdict.root]
     assert (root.rule, root.first_step) == ("nonfinite-loss", 5)
