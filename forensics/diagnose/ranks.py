@@ -116,6 +116,16 @@ def shared_by_all(ranks: int) -> str:
     )
 
 
+def data_position(signals: Signals, rank: int, step: int) -> int | None:
+    """Where a rank was in its data, as its own log says; None where it does not."""
+    logs = (signals.run.rank_zero, *signals.run.ranks)
+    table = logs[rank] if rank < len(logs) else None
+    if table is None or "data_position" not in table:
+        return None
+    row = np.flatnonzero((table.step == step) & table.present("data_position"))
+    return int(table["data_position"][row[0]]) if len(row) else None
+
+
 def reduced_norms(signals: Signals) -> RankColumn:
     """Each rank's gradient norm after the reduction, which all ranks should agree on."""
     plain = rank_column(signals, "grad_l2_pre_clip")

@@ -29,6 +29,7 @@ from forensics.diagnose.ranks import (
     SAME,
     RankColumn,
     apart,
+    data_position,
     local_norms,
     own_local_bad,
     rank_column,
@@ -93,6 +94,8 @@ def _bad_rank(
         evidence.append(_points(signals, "loss of rank 0", signals.loss, around))
     value = float(evidence[0].values[evidence[0].steps.index(step)])
     more = f", in {steps(episode.rows)} so far" if episode.rows > 1 else ""
+    position = data_position(signals, rank, step)
+    there = "" if position is None else f" (data position {position:,})"
     return Finding(
         rule="rank-divergence",
         severity=Severity.ERROR,
@@ -104,8 +107,8 @@ def _bad_rank(
         evidence=tuple(evidence),
         cause="A bad sample in this rank's share of the batch, or a fault of its device: the other "
         "ranks compute the same model and are sound.",
-        remedy=f"Look at the samples that rank {rank} had at step {step:,}; if they are sound, run "
-        "the same step on another device and take this one out if it differs.",
+        remedy=f"Look at the samples that rank {rank} had at step {step:,}{there}; if they are "
+        "sound, run the same step on another device and take this one out if it differs.",
     )
 
 

@@ -47,6 +47,18 @@ def tables(*logs: dict[str, object]) -> list[StepTable]:
     return [StepTable.from_arrays(log) for log in logs]
 
 
+def test_says_where_that_rank_was_in_its_data_where_its_log_does() -> None:
+    own = own_log(data_position=np.arange(ROWS))
+    log = with_value(rank_log(1), "loss", slice(120, 121), np.nan)
+    (silent,) = found(rank_divergence, signals_of(columns=own, ranks=tables(log)))
+    assert "position" not in silent.remedy
+    log["data_position"] = 2 * np.arange(ROWS)
+    (finding,) = found(rank_divergence, signals_of(columns=own, ranks=tables(log)))
+    assert finding.remedy.startswith(
+        "Look at the samples that rank 1 had at step 120 (data position 240); if they are sound"
+    )
+
+
 def test_fires_on_the_rank_whose_loss_goes_bad_alone() -> None:
     own = with_value(own_log(), "grad_l2_pre_clip", slice(120, 121), np.nan)
     sick = with_value(rank_log(2), "loss", slice(120, 121), np.nan)
