@@ -165,8 +165,7 @@ def test_a_change_that_hides_is_found_in_a_step_that_is_measured_and_none_hides_
     """A clip by value of one element, past autograd's eyes, of a gradient that is not looked at."""
 
     def by_value(grads: list[torch.Tensor]) -> None:
-        size = len(grads)  # those looked at are step and step + size // 2, modulo size
-        grad = grads[(step_of[0] + 1) % size]
+        grad = grads[(step_of[0] + 1) % len(grads)]  # step % len(grads) is the one looked at
         grad.data.flatten()[0].mul_(0.0)
         step_of[0] += 1
 
