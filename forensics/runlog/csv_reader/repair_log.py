@@ -64,6 +64,7 @@ KINDS: dict[str, RepairKind] = {
     "negative-steps": RepairKind("{n} step{s} below zero"),
     "odd-numbers": RepairKind("{n} number{s} in a foreign spelling: {detail}"),
     "unparsable-cells": RepairKind("{n} cell{s} taken as absent, being no number: {detail}", True),
+    "missing-cells": RepairKind("{n} empty cell{s} in {detail}, taken as absent"),
     # the order
     "unordered-steps": RepairKind("rows were not in order of step ({n} step{s} back); sorted"),
     "repeated-steps": RepairKind("{n} step{s} written again from {detail} on; the last is kept"),

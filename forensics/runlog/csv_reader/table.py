@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from forensics.errors import InputError
 from forensics.frozen import dataclass
 from forensics.runlog.csv_reader.ahead import worked_ahead
@@ -69,8 +71,25 @@ def _read(path: Path, naming: Naming | None, tell: Callable[[int], None]) -> Ste
     table = in_order(reader.builder.finish(), reader.builder.line_of, log)
     if not any(table.has(name) for name in USABLE):
         raise _nothing(path, log)
+    if layout.ours:
+        _note_empty_cells(table, log)
     source = "forensics" if layout.ours else "csv"
     return replace(table, repairs=log.repairs(), source_format=source)
+
+
+def _note_empty_cells(table: StepTable, log: RepairLog) -> None:
+    """Cells that each row of our own log has, and some do not; a column without any is no loss."""
+    told = ("short-rows", "unparsable-cells", "doubtful-last-cell", "changed-header", "torn-rows")
+    if any(log.count(kind) for kind in told):
+        return  # told already
+    absent = {
+        name: len(table) - int(np.count_nonzero(table.present(name)))
+        for name in ("lr", "loss")
+        if table.has(name)
+    }
+    empty = {name: count for name, count in absent.items() if count}
+    if empty:
+        log.note("missing-cells", count=sum(empty.values()), detail=" and ".join(empty))
 
 
 @dataclass(frozen=True)
