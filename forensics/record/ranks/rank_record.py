@@ -64,10 +64,10 @@ class RankRecord:
         self._mark: MarkWriter | None = None
         names = {id(parameter): name for name, parameter in parameters}
         self._local = own_gradients(model, names, self.reducing, self._waits, guard.lacks)
-        with guard.writing("ranks"):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._mark = MarkWriter(mark_path(run_dir, world.rank))
-        self._put(Stage.OWN)
+        self._mark_path = mark_path(run_dir, world.rank)
+        if world.leads or self._append or not self._mark_path.exists():
+            self._begin_mark()
+        # Else it is of another run, and rank 0 refuses the folder: what it tells must not be lost.
 
     def reducing(self) -> None:
         """This rank's own part of the step is done; it waits for the others."""
@@ -81,6 +81,8 @@ class RankRecord:
 
     def reduced(self, grads: GradNorms) -> None:
         """The gradients are reduced, and these are they."""
+        if self._mark is None:  # rank 0 has taken the folder
+            self._begin_mark()
         self._local.fetch()
         self._local.hand(grads)
         self._come(Stage.REDUCED, known=self._stage is Stage.REDUCTION)
@@ -112,6 +114,12 @@ class RankRecord:
                 self._mark.end(ended.how, ended.message)
             if self._rows is not None:
                 self._rows.close()
+
+    def _begin_mark(self) -> None:
+        with self._guard.writing("ranks"):
+            self._mark_path.parent.mkdir(parents=True, exist_ok=True)
+            self._mark = MarkWriter(self._mark_path)
+        self._put(self._stage)
 
     def _waits(self, begins: bool) -> None:
         """A collective within forward or backward begins or ends."""

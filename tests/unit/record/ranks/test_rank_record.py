@@ -95,3 +95,15 @@ def test_where_no_row_tells_the_end_of_a_step_the_mark_does(
     rank.row(1)
     assert (rank.mark.step, rank.mark.stage) == (2, Stage.OWN)
     assert any("No space left" in clause for clause in rank.guard.missing)
+
+
+def test_a_mark_of_another_run_stays_until_rank_zero_has_taken_the_folder(rank: Rank) -> None:
+    """A script that is started again by mistake, after the night, is refused by rank 0."""
+    rank.record.reducing()
+    rank.record.close(Ended("exception", 0, "ValueError: no such shard"))
+    again = Rank(rank.folder)
+    again.record.reducing()
+    assert again.mark.message == "ValueError: no such shard"
+    again.measured()
+    assert (again.mark.ended, again.mark.step) == ("", 0)
+    again.record.close(Ended("finished", 0))
