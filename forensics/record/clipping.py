@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,8 +18,7 @@ CLIP_EPSILON = 1e-6
 """Added to the norm before dividing, as ``torch.nn.utils.clip_grad_norm_`` does."""
 
 
-@dataclass(frozen=True)
-class GradNorms:
+class GradNorms(NamedTuple):
     """The gradients of one step, measured once: for the skip decision, the clip and the record.
 
     It holds the gradients themselves: drop it when the step ends, or their memory stays taken.

@@ -121,7 +121,8 @@ class MarkWriter:
 
     def __init__(self, path: Path, pulse_s: float = PULSE_S) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
-        self._mark = ""
+        self._mark: tuple[int, Stage, float] | None = None
+        self._end = ""
         self._lock, self._ending = threading.Lock(), threading.Event()
         self._pulse_s = pulse_s
         self._thread = threading.Thread(target=self._live, name="forensics-mark", daemon=True)
@@ -130,13 +131,13 @@ class MarkWriter:
     def put(self, step: int, stage: Stage) -> None:
         """The rank has come to this stage of the step."""
         with self._lock:
-            self._mark = _begun(step, stage)
+            self._mark = step, stage, time.time()
             self._write()
 
     def note(self, step: int, stage: Stage) -> None:
         """The same, written with the next sign of life only: for what a step does many times."""
         with self._lock:
-            self._mark = _begun(step, stage)
+            self._mark = step, stage, time.time()
 
     def end(self, how: str, message: str = "") -> None:
         """The rank has ended, where its mark says; safe to repeat."""
@@ -145,8 +146,7 @@ class MarkWriter:
             if self._file < 0:
                 return
             kept = message.encode("ascii", errors="replace").decode()[:_LONGEST_MESSAGE]
-            if self._mark:
-                self._mark += f', "ended": {json.dumps(how)}, "message": {json.dumps(kept)}'
+            self._end = f', "ended": {json.dumps(how)}, "message": {json.dumps(kept)}'
             try:
                 self._write()
             finally:
@@ -160,13 +160,10 @@ class MarkWriter:
 
     def _write(self) -> None:
         if self._file >= 0 and self._mark:
-            line = f'{self._mark}, "heard_s": {time.time()!r}}}'
+            step, stage, since = self._mark  # JSON by hand: the module for it takes its time
+            line = f'{{"step": {step}, "stage": "{stage}", "unix_s": {since!r}'
+            line += f', "heard_s": {time.time()!r}{self._end}}}'
             os.pwrite(self._file, line.ljust(_MARK_SIZE - 1).encode("ascii") + b"\n", 0)
-
-
-def _begun(step: int, stage: Stage) -> str:
-    """The beginning of a mark as JSON; a step has three, and the module for it takes its time."""
-    return f'{{"step": {step}, "stage": "{stage}", "unix_s": {time.time()!r}'
 
 
 def as_known(marks: Sequence[RankMark], last_rows: Mapping[int, int]) -> tuple[RankMark, ...]:
