@@ -65,9 +65,10 @@ class RankRecord:
         names = {id(parameter): name for name, parameter in parameters}
         self._local = own_gradients(model, names, self.reducing, self._waits, guard.lacks)
         self._mark_path = mark_path(run_dir, world.rank)
-        if world.leads or self._append or not self._mark_path.exists():
+        # One of another run: rank 0 refuses the folder, and what the mark tells must not be lost.
+        self._foreign = not (world.leads or self._append) and self._mark_path.exists()
+        if not self._foreign:
             self._begin_mark()
-        # Else it is of another run, and rank 0 refuses the folder: what it tells must not be lost.
 
     def reducing(self) -> None:
         """This rank's own part of the step is done; it waits for the others."""
@@ -81,7 +82,8 @@ class RankRecord:
 
     def reduced(self, grads: GradNorms) -> None:
         """The gradients are reduced, and these are they."""
-        if self._mark is None:  # rank 0 has taken the folder
+        if self._foreign:  # rank 0 has taken the folder all the same
+            self._foreign = False
             self._begin_mark()
         self._local.fetch()
         self._local.hand(grads)
