@@ -61,8 +61,9 @@ def held_by(optimizers: Iterable[Optimizer]) -> list[int]:
 
 
 def learning_rates(optimizers: Iterable[Optimizer]) -> tuple[float, ...]:
-    """The learning rate of every parameter group, over all optimizers in order."""
-    return tuple(float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups)
+    """The learning rate of every parameter group, over all optimizers in order; none by hand."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return tuple(float(group["lr"]) for group in groups if "lr" in group)
 
 
 def describe_parameters(

@@ -15,6 +15,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from forensics.record.by_hand import ByHand
 from forensics.record.loss_scale import policy_of
 from forensics.record.parameters import describe_parameters
 from forensics.record.precision import Precision
@@ -54,7 +55,7 @@ def describe_run(
         precision=precision.name if precision else "",
         autocast_device=device.type if precision is not None and precision.uses_autocast else "",
         max_norm=max_norm,
-        optimizer=_describe_optimizer(optimizers[0]),
+        optimizer={} if isinstance(optimizers[0], ByHand) else _describe_optimizer(optimizers[0]),
         scaler=policy_of(scaler, scale_floor) if scaler is not None else None,
         parameters=describe_parameters(model, optimizers),
         versions=_versions(),

@@ -18,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from forensics.errors import UsageError
+from forensics.record.by_hand import ByHand
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
@@ -72,7 +73,7 @@ class Recorder:
     Args:
         run_dir: the run directory; made where it is missing.
         model: on its device; in whatever wrappers, it is recorded under its plain names.
-        optimizers: one or several.
+        optimizers: one or several; None where the loop changes the parameters by hand.
         scaler: the loop's GradScaler or several of them, if it has any.
         ema: an average, if there is one; its ``shadow`` values by name are in snapshots.
         max_norm: the clip threshold; None where nothing clips.
@@ -100,7 +101,7 @@ class Recorder:
         self,
         run_dir: str | Path,
         model: nn.Module,
-        optimizers: Optimizer | Sequence[Optimizer],
+        optimizers: Optimizer | Sequence[Optimizer] | None,
         *,
         scaler: GradScaler | Sequence[GradScaler] | None = None,
         ema: Any = None,
@@ -124,7 +125,9 @@ class Recorder:
         self.run_dir = Path(run_dir).absolute()  # the loop may change its folder
         world = current_world()
         wrapped, model = model, unwrapped(model)
-        trained: list[Any] = [optimizers] if hasattr(optimizers, "step") else list(optimizers)
+        trained: list[Any] = [optimizers] if hasattr(optimizers, "step") else list(optimizers or ())
+        self._by_hand = None if trained else ByHand(model)
+        trained = trained or [self._by_hand]
         parameters = tracked_parameters(model, trained)
         policy = KeepPolicy.parse(keep)
         scalers = as_scalers(scaler)
@@ -132,7 +135,9 @@ class Recorder:
         known = manifest or describe_run(model, trained, scaler=first, max_norm=max_norm)
         self.columns = columns_of(len(learning_rates(trained)), extras)
         self._say = say
-        saved = training_of(model, trained, scalers, ema, schedulers, extra or {})
+        saved = training_of(
+            model, [] if self._by_hand else trained, scalers, ema, schedulers, extra or {}
+        )
         opened = Opened(known, first_step)
         if lock is None:
             opened = open_directory(
@@ -276,6 +281,8 @@ class Recorder:
                 self._follow()
             watch.resolve()  # the row before this one comes first
             self._complete(watch)
+            if self._by_hand is not None and watch.norms is not None:
+                self._by_hand.step()
             self.write(watch.end_step(self._micro.end(loss, step, closure=watch.closure)))
             if (notes := watch.notes.as_manifest()).keys() != self.keeper.manifest.loop.keys():
                 self.keeper.update(loop=notes)  # a killed run says so, too

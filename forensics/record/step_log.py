@@ -13,7 +13,7 @@ class StepLog:
 
     Attributes:
         step: 0-based index of the attempted step.
-        lrs: learning rate in force of every parameter group.
+        lrs: learning rate in force of every parameter group; empty where the loop has no optimizer.
         grad_l2_pre_clip: global L2 norm that the clip saw; None where it was not measured.
         grad_l2_post_clip: the same after clipping; None where nothing clips.
         loss: unscaled, mean over the micro-batches.
@@ -84,7 +84,7 @@ def _row(log: StepLog | SkipLog) -> dict[str, Any]:
     further = {f"lr_{i}": lr for i, lr in enumerate(log.lrs) if i}
     return {
         "step": log.step,
-        "lr": log.lrs[0],
+        "lr": log.lrs[0] if log.lrs else None,
         "grad_l2_pre_clip": log.grad_l2_pre_clip,
         "grad_l2_post_clip": log.grad_l2_post_clip,
         "loss": log.loss if log.loss_known else None,

@@ -1,0 +1,43 @@
+"""A loop that has no optimizer: it changes its parameters itself, as ``p -= lr * p.grad``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from forensics.errors import UsageError
+
+
+class ByHand(Optimizer):
+    """Takes the place of the optimizer that the loop lacks: it holds what is trained.
+
+    Its ``step`` changes nothing. Called after the loop's own update it calls the hooks of the
+    recording, which see that there was one, and the gradients; hooks on all optimizers of a process
+    hear nothing of it. It has no learning rate: the loop may note it (``note(lr=…)``).
+
+    Args:
+        model: whose parameters are trained, all that require a gradient.
+
+    Raises:
+        UsageError: there is none.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        held = [p for p in model.parameters() if p.requires_grad]
+        if not held:
+            raise UsageError(
+                "has no parameter that requires a gradient",
+                where="model",
+                hint="pass what is trained",
+            )
+        super().__init__(held, {})
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Changes nothing."""
+        for hook in self._optimizer_step_pre_hooks.values():
+            hook(self, (self,), {})
+
+    step.hooked = True  # type: ignore[attr-defined]  # torch's word for: do not wrap it
