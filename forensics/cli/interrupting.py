@@ -1,4 +1,4 @@
-"""Ctrl-C while a store does not answer: Python hears of it only when Arrow returns, in minutes."""
+"""Ctrl-C or SIGTERM while a store is silent: Python hears of it only when Arrow returns."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from contextlib import suppress
 from forensics.errors import ExitCode
 
 GRACE_S = 2.0
-"""Seconds in which whoever can hear a Ctrl-C has ended in order."""
+"""Seconds in which whoever can hear of it has ended in order."""
+_ENDS: dict[int, tuple[ExitCode, str]] = {
+    signal.SIGINT: (ExitCode.INTERRUPTED, "interrupted"),
+    signal.SIGTERM: (ExitCode.TERMINATED, "terminated"),
+}
 
 
 def end_in_time() -> None:
-    """From now on a Ctrl-C ends this process soon, though it waits for a store in Arrow's code.
+    """From now on these end this process soon, though it waits for a store in Arrow's code.
 
     Only then: whoever is not waiting for one ends by himself, and saves what there is to save.
     """
@@ -34,12 +38,12 @@ def end_in_time() -> None:
 
 def _listen(heard: int) -> None:
     while number := os.read(heard, 1):
-        if number[0] == signal.SIGINT:
+        if (end := _ENDS.get(number[0])) is not None:
             time.sleep(GRACE_S)
-            _end_if_stuck()
+            _end_if_stuck(*end)
 
 
-def _end_if_stuck() -> None:
+def _end_if_stuck(code: ExitCode, word: str) -> None:
     """End here and now where a request still goes on: exit handlers would wait for it, too."""
     from forensics.cli.streams import say
     from forensics.runlog.stores import disk
@@ -48,5 +52,5 @@ def _end_if_stuck() -> None:
     if PATIENCE.waits():
         with suppress(Exception):
             disk.clear()
-            say("interrupted")
-        os._exit(ExitCode.INTERRUPTED)
+            say(word)
+        os._exit(code)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, InputError
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.stores.mirror import Mirror
 from forensics.runlog.stores.mirroring import mirror_of
@@ -66,8 +66,21 @@ def _places_of(
         if not is_uri(text):
             places.append(Path(text))
         elif text.lower().startswith("file:"):
-            places.append(Path(url2pathname(urlsplit(text).path)))
+            places.append(_path_of(text))
         else:
             mirrors.append(mirror_of(text, progress))
             places.append(mirrors[-1].path)
     return places, tuple(mirrors)
+
+
+def _path_of(text: str) -> Path:
+    """The path of this machine that a ``file://`` URI names.
+
+    Raises:
+        InputError: it names one of another machine.
+    """
+    split = urlsplit(text)
+    if split.netloc not in ("", "localhost"):
+        hint = f"a path begins with a third slash: file:///path, or just {split.netloc}{split.path}"
+        raise InputError(f"names the machine {split.netloc!r}", where=text, hint=hint)
+    return Path(url2pathname(split.path))

@@ -96,13 +96,14 @@ class Store:
 
     @contextmanager
     def _told(self, key: str) -> Iterator[None]:
+        where = key if "://" in key else f"{self._scheme}://{key}"
         try:
-            with PATIENCE.asked(f"{self._scheme}://{key}"):
+            with PATIENCE.asked(where):
                 yield
         except (FileNotFoundError, NotADirectoryError) as error:
             raise type(error)(error.errno or errno.ENOENT, "no such object", key) from error
         except Exception as error:
-            raise as_store_error(error, self._scheme, f"{self._scheme}://{key}") from error
+            raise as_store_error(error, self._scheme, where) from error
 
 
 def open_store(uri: Uri) -> tuple[Store, str]:
@@ -168,6 +169,8 @@ def _by_fsspec(uri: Uri) -> tuple[Store, str]:
         raise MissingExtraError("needs fsspec", where=uri.text, hint=hint) from None
     try:
         files, key = url_to_fs(uri.text)
+    except FileNotFoundError as error:  # the archive, say, that it is to lie in
+        raise StoreError("no such file or object", where=uri.text) from error
     except ImportError as error:  # it says which package to install
         raise MissingExtraError(short(error), where=uri.text) from None
     except ValueError as error:

@@ -10,6 +10,8 @@ from forensics.runlog.stores.scheme import PATTERN
 
 _WEB = ("http", "https")
 _S3 = ("s3", "s3a", "s3n")
+_WHOLE_KEYS = (*_S3, *_WEB, "gs", "gcs")
+"""Schemes whose keys may hold ``::``."""
 _OPTIONS = frozenset(("region", "scheme", "endpoint_override", "anonymous"))
 """What may follow a ``?`` in ``s3://``, as Arrow names it. What else has a ``?`` is a key."""
 
@@ -36,6 +38,8 @@ class Uri:
         match = re.match(PATTERN, text)
         scheme = match["scheme"].lower() if match else ""
         chain = re.match(r"([^:]+://.*?)(::.*://.*)", text)
+        if chain is None and scheme not in _WHOLE_KEYS:  # an archive that is a path of this machine
+            chain = re.match(r"([^:]+://.*?)(::[/.~].*)", text)
         if chain or text.partition("://")[0].count("::"):
             address = chain[1] if chain else text
             return cls(text, text.partition("://")[0], address)

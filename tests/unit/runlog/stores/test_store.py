@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyarrow import fs
 
-from forensics.errors import MissingExtraError, StoreError
+from forensics.errors import InputError, MissingExtraError, StoreError
 from forensics.runlog.stores.refusals import as_store_error
 from forensics.runlog.stores.store import open_store
 from forensics.runlog.stores.uri import Uri
@@ -107,12 +107,28 @@ def test_a_chain_of_fsspec_reads_a_file_in_an_archive(tmp_path: Path) -> None:
     run = load_run(uri)
     assert len(run.steps) == 3
     assert run.named() == uri
-    folder = f"zip://::file://{tmp_path}/logs.zip"
-    assert load_run(folder).named() == folder
+    for whole in (f"zip://::file://{tmp_path}/logs.zip", f"zip://steps.csv::{tmp_path}/logs.zip"):
+        assert load_run(whole).named() == whole
+    with pytest.raises(StoreError, match=r"none.zip: no such file or object"):
+        load_run(f"zip://steps.csv::file://{tmp_path}/none.zip")
+
+
+def test_a_uri_of_a_file_that_names_a_machine_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forensics.runlog.run import load_run
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.csv").write_text("step,loss\n0,3\n1,2\n2,1\n")
+    with pytest.raises(InputError, match=r"names the machine 'steps.csv'; .* or just steps.csv"):
+        load_run("file://steps.csv")
+    assert len(load_run((tmp_path / "steps.csv").as_uri()).steps) == 3
 
 
 @pytest.mark.parametrize("text", ["gs://", "gs:///x", "s3://", "S3:///x/y", "gcs://"])
-def test_no_bucket_is_asked_for_where_none_is_named(text, monkeypatch):
+def test_no_bucket_is_asked_for_where_none_is_named(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fs, "GcsFileSystem", lambda **_: pytest.fail("Google is asked"))
     monkeypatch.setattr(fs, "S3FileSystem", lambda **_: pytest.fail("Amazon is asked"))
     with pytest.raises(StoreError) as refused:

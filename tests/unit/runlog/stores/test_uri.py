@@ -44,7 +44,10 @@ def test_what_a_chain_goes_on_with_goes_with_every_place() -> None:
     assert (uri.key, uri.name) == ("logs/a.csv", "a.csv")
     assert uri.parent.text == "zip://logs::s3://b/x.zip"
     assert uri.parent.parent.below("b.csv") == "zip://b.csv::s3://b/x.zip"
+    here = Uri.parsed("zip://logs/a.csv::/home/x.zip")
+    assert (here.name, here.parent.below("b.csv")) == ("a.csv", "zip://logs/b.csv::/home/x.zip")
     assert Uri.parsed("simplecache::s3://b/x").chained
+    assert not Uri.parsed("s3://b/a::/b").chained
     assert not Uri.parsed("s3://b/a::b").chained
 
 
