@@ -35,6 +35,7 @@ class ExtraColumns:
         log_every: steps between filled rows.
         add_up: makes norms of all of those of this rank's parts, where parameters are spread over
             several; every rank must fill its rows alike then. There is no digest of those.
+        counts: does what this rank holds of a parameter go into that?
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class ExtraColumns:
         ema: Any = None,
         log_every: int = 1,
         add_up: Callable[[Sequence[float]], list[float]] | None = None,
+        counts: Callable[[Tensor], bool] = counts_here,
     ) -> None:
         self._names, self._parameters = frozenset(names), list(parameters)
-        self._add_up = add_up
+        self._add_up, self._counts = add_up, counts
         self._shadow: dict[str, Tensor] = getattr(ema, "shadow", {})
         self._log_every = log_every
         self._gathered: dict[str, Tensor] = {}
@@ -114,7 +116,7 @@ class ExtraColumns:
             return values
         parameters = (parameter for _, parameter in self._parameters)
         pairs = zip(values, parameters, strict=True)
-        return [value if counts_here(p) else value.new_zeros(1) for value, p in pairs]
+        return [value if self._counts(p) else value.new_zeros(1) for value, p in pairs]
 
     def _of_all(
         self, cells: dict[str, Any], updates: dict[str, float]

@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from forensics.errors import UsageError
 from forensics.record.local_part import is_distributed
 from forensics.record.plain_names import named_parameters
+from forensics.record.ranks.flat_shards import flat_shards
 from forensics.runlog.manifest import ParameterInfo
 
 
@@ -75,12 +76,13 @@ def describe_parameters(
     names: dict[int, list[str]] = {}
     for name, parameter in named_parameters(model, remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    owned = list(named_parameters(model))
+    owned, flat = list(named_parameters(model)), flat_shards(model)
+    whole = {} if flat is None else flat.shapes
     foreign = [(n, p) for n, p in tracked_parameters(model, optimizers) if id(p) not in names]
     return tuple(
         ParameterInfo(
             name=name,
-            shape=tuple(parameter.shape),
+            shape=whole.get(id(parameter), tuple(parameter.shape)),
             dtype=str(parameter.dtype).removeprefix("torch."),
             group=group_of.get(id(parameter), -1),
             tied=tuple(other for other in names.get(id(parameter), ()) if other != name),

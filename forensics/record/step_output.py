@@ -20,6 +20,7 @@ from forensics.record.disk_guard import DiskGuard
 from forensics.record.extra_columns import ExtraColumns
 from forensics.record.local_part import is_distributed
 from forensics.record.ranks.agreement import NO_LEADER, agreement, plan_of
+from forensics.record.ranks.flat_shards import NAME, flat_shards
 from forensics.record.ranks.following import FollowingFiles
 from forensics.record.ranks.rank_record import RankRecord
 from forensics.record.ranks.shards import Shards
@@ -105,19 +106,21 @@ class StepOutput:
                 run_dir, world, wrapped, parameters, wanted.columns, guard, first_step=first_step
             )
         self._leads = world.leads
+        flat = flat_shards(wrapped) if world.size > 1 else None
         self.shards: Shards | None = None
-        if any(is_distributed(p) for _, p in parameters):
-            alike = [*plan_of(parameters), first_step]
+        if flat is not None or any(is_distributed(p) for _, p in parameters):
+            alike = [*plan_of(parameters, {} if flat is None else flat.shapes), first_step]
             apart, plan = agreement(world, run_dir, alike, wanted.plan)
             self._wanted = wanted = replace(wanted, **plan)
-            self.shards = Shards(parameters, self.reducing, apart)
+            apart = apart or ("" if flat is None else flat.flaw)
+            self.shards = Shards(parameters, self.reducing, apart, flat)
         self._hooks = ActivationHooks(model) if wanted.activations and world.leads else None
         self.extras = ExtraColumns(
             () if self.apart else wanted.extras,
             parameters,
             ema,
             wanted.log_every,
-            None if self.shards is None else self.shards.added_up,
+            *(() if self.shards is None else (self.shards.added_up, self.shards.counts)),
         )
         self._snapshots = SnapshotTaker(model, parameters, optimizers, ema)
         self._began = time.perf_counter()
@@ -205,9 +208,14 @@ class StepOutput:
         return "" if self.shards is None else self.shards.apart
 
     @property
+    def flat(self) -> bool:
+        """Is it the first FSDP's, of whose tensors only norms can be recorded?"""
+        return self.shards is not None and self.shards.flat is not None
+
+    @property
     def checkpoint_every(self) -> int:
         """Steps between states; where all ranks save, rank 0's."""
-        return self._wanted.checkpoint_every
+        return 0 if self.flat else self._wanted.checkpoint_every
 
     @property
     def lacking(self) -> list[str]:
@@ -217,6 +225,9 @@ class StepOutput:
         if self.apart:
             what = "gradient norms, snapshots and states"
             return [f"{what}: the parameters are sharded, and {self.apart}; {_WHAT_TO_DO}"]
+        if self.flat:
+            what = "snapshots and states"
+            return [f"{what}: under {NAME} no tensor is whole; fully_shard is recorded as a whole"]
         sharded = self.shards is not None and "param_digest" in self._wanted.columns
         return ["param_digest: the parameters are sharded"] if sharded else []
 
@@ -258,7 +269,7 @@ class StepOutput:
 
     def _take(self, step: int, grads: GradNorms | None, scaled: bool = False) -> None:
         """A snapshot of the step under way; a device too full for it costs the snapshot only."""
-        if self.apart or not (self._leads or self.shards is not None):
+        if self.apart or self.flat or not (self._leads or self.shards is not None):
             return
         taken = None
         try:

@@ -93,9 +93,19 @@ def as_rank_zero_knows(what: str, know: Callable[[], str], world: World) -> str:
         return ""
 
 
-def plan_of(parameters: Sequence[tuple[str, Tensor]]) -> list[Any]:
-    """What of the parameters must be the same on all ranks."""
-    return [(name, tuple(p.shape), str(getattr(p, "placements", ""))) for name, p in parameters]
+def plan_of(
+    parameters: Sequence[tuple[str, Tensor]], shapes: Mapping[int, tuple[int, ...]]
+) -> list[Any]:
+    """What of the parameters must be the same on all ranks.
+
+    Args:
+        parameters: of the run.
+        shapes: by ``id`` of those of which each rank holds another part.
+    """
+    return [
+        (name, shapes.get(id(p), tuple(p.shape)), str(getattr(p, "placements", "")))
+        for name, p in parameters
+    ]
 
 
 def _judge(store: Any, key: str, world: World) -> None:

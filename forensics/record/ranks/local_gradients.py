@@ -153,12 +153,7 @@ class OwnGradients:
 
     Args:
         names: of the parameters, by ``id``.
-
-    Attributes:
-        shared_norm: is the norm of the reduced gradients one that all ranks should agree on?
     """
-
-    shared_norm = True
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from forensics.record.clipping import GradNorms
 from forensics.record.local_part import is_distributed
+from forensics.record.ranks.flat_shards import NAME, is_flat_sharded
 from forensics.record.ranks.fsdp_gradients import FsdpGradients, is_fully_sharded
 from forensics.record.ranks.local_gradients import LocalGradients, OwnGradients
 from forensics.record.ranks.local_norms import LocalNorms
@@ -24,8 +25,7 @@ def own_gradients(
 ) -> OwnGradients:
     """What measures them under FSDP, DDP or tensor parallelism alone.
 
-    Under the first version of FSDP nothing does: what ``gradients()`` measures is then this rank's
-    part of the reduced ones.
+    Under the first version of FSDP nothing does.
 
     Args:
         model: as the loop trains it.
@@ -38,22 +38,13 @@ def own_gradients(
     modules = list(model.modules())
     if any(is_fully_sharded(module) for module in modules):
         return FsdpGradients(model, names, waits, say)
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in modules):
-        say(
-            "gradient norms: the model is under FullyShardedDataParallel, and they are of what "
-            "rank 0 holds; fully_shard is recorded as a whole"
-        )
-        return OwnParts(names)
+    if is_flat_sharded(model):
+        say(f"local gradient norms: {NAME} does not let them be seen before they are scattered")
+        return OwnGradients(names)
     replicated = any(isinstance(module, DistributedDataParallel) for module in modules)
     if not replicated and any(is_distributed(parameter) for parameter in model.parameters()):
         return PartGradients(names)
     return LocalGradients(model, names, reducing, say)
-
-
-class OwnParts(OwnGradients):
-    """Where each rank measures other reduced gradients than the others, and no own ones."""
-
-    shared_norm = False
 
 
 class PartGradients(OwnGradients):

@@ -97,8 +97,6 @@ class RankRecord:
             arrival: the order in which gradients arrive, as far as it is known.
         """
         cells = {**row, **self._local.take(float(row["scaler_scale"]), arrival)}
-        if not self._local.shared_norm:
-            cells.pop("grad_l2_pre_clip", None)
         written = False
         with self._guard.writing("ranks", UsageError):  # an older log may have other columns
             if self._rows is None:

@@ -21,6 +21,7 @@ from forensics.record.tensor_norms import closer_look, combine, l2_norms
 
 Named = Sequence[tuple[str, Tensor]]
 Grads = Sequence[Tensor | None]
+Counts = Callable[[Tensor, Tensor], bool]
 
 _SQUARE, _NAN, _INF, _PRESENT, _PARTIAL, _FIELDS = range(6)
 """Of each parameter, added up over the ranks: the square of its norm (finite parts that count), how
@@ -36,10 +37,16 @@ class ShardedNorms:
     Args:
         parameters: (name, parameter) of the run; alike on all ranks.
         waiting: told before this rank waits for the others.
+        counts: (parameter, gradient) → does what this rank holds go into a sum over all?
     """
 
-    def __init__(self, parameters: Named, waiting: Callable[[], None]) -> None:
-        self._waiting = waiting
+    def __init__(
+        self,
+        parameters: Named,
+        waiting: Callable[[], None],
+        counts: Counts = lambda _, grad: counts_here(grad),
+    ) -> None:
+        self._waiting, self._counts = waiting, counts
         self._total: float | None = None
         self._all_failed = False
         self.follow(parameters)
@@ -55,7 +62,7 @@ class ShardedNorms:
         self._total, self._all_failed = None, False
 
     @torch.no_grad()
-    def after_failure(self, grads: Sequence[Tensor]) -> float:
+    def after_failure(self, parameters: Sequence[Tensor]) -> float:
         """The global norm where measuring has failed on this rank, since ``begin``.
 
         Where it failed before the sum over the ranks, this rank joins in it and says so: then all
@@ -63,7 +70,7 @@ class ShardedNorms:
         sum is known.
 
         Args:
-            grads: of this rank.
+            parameters: whose gradients are meant.
 
         Returns:
             What torch makes of it, alike on all ranks; NaN where it makes nothing of it.
@@ -76,7 +83,7 @@ class ShardedNorms:
             row[-1] = 1.0
             dist.all_reduce(row.to(self._device))
         try:
-            norm = _norm_of_own(grads)
+            norm = self._norm_of_own(parameters)
         except Exception:  # noqa: BLE001 - the others wait for this rank, whatever it is
             norm = math.nan
         sums = torch.tensor([norm * norm], dtype=torch.float64).nan_to_num(posinf=0.0)
@@ -136,7 +143,7 @@ class ShardedNorms:
         if held:
             places = torch.tensor([i for i, _, _ in held], device=self._device)
             norms = _on_device(l2_norms([part for _, _, part in held]), self._device)
-            counted = [counts_here(grad) for _, grad, _ in held]
+            counted = [self._counts(self._parameters[i][1], grad) for i, grad, _ in held]
             counts = torch.tensor(counted, device=self._device)
             square = torch.where(norms.isfinite() & counts, norms.square(), 0.0)
             there = torch.ones_like(norms)
@@ -178,6 +185,14 @@ class ShardedNorms:
             own=tuple(own[i] for i in there),
         )
 
+    def _norm_of_own(self, parameters: Sequence[Tensor]) -> float:
+        """Torch's norm of what this rank adds to a sum; NaN where some must be added up before."""
+        held = [(p, p.grad) for p in parameters if p.grad is not None]
+        if any(partial_dimensions(grad) for _, grad in held):
+            return math.nan
+        counted = [local_part(grad) for p, grad in held if self._counts(p, grad)]
+        return float(torch.nn.utils.get_total_norm(counted))
+
     def _closer(self, grads: Grads, parts: Grads, bad: Sequence[int]) -> list[tuple[int, float]]:
         """Of bad ones the non-finite elements and the norm in float64; a second all-reduce."""
         if not bad:
@@ -189,7 +204,7 @@ class ShardedNorms:
                 continue
             count, norm = closer_look(part)
             row[1] = count
-            if counts_here(grad):
+            if self._counts(self._parameters[i][1], grad):
                 row[0] = count
                 row[2] = torch.where(norm.isfinite(), norm.square(), 0.0)
         dist.all_reduce(rows)
@@ -210,14 +225,6 @@ def _norm(row: Sequence[float]) -> float:
     if row[_NAN]:
         return math.nan
     return math.inf if row[_INF] else math.sqrt(row[_SQUARE])
-
-
-def _norm_of_own(grads: Sequence[Tensor]) -> float:
-    """Torch's norm of what this rank adds to a sum; NaN where some must be added up before."""
-    if any(map(partial_dimensions, grads)):
-        return math.nan
-    counted = [local_part(grad) for grad in grads if counts_here(grad)]
-    return float(torch.nn.utils.get_total_norm(counted))
 
 
 def _mask(row: Sequence[float]) -> int:

@@ -12,8 +12,8 @@ from torch import distributed as dist
 from torch.optim import Optimizer
 
 from forensics.record.clipping import GradNorms
-from forensics.record.local_part import local_part
-from forensics.record.loop_entries import gradients_of
+from forensics.record.local_part import counts_here, local_part
+from forensics.record.ranks.flat_shards import FlatShards
 from forensics.record.ranks.sharded_norms import Named, ShardedNorms
 from forensics.record.snapshots import PartOfTensor, Snapshot
 from forensics.record.tensor_norms import combine
@@ -28,12 +28,25 @@ class Shards:
         parameters: (name, parameter) of the run; alike on all ranks.
         waiting: told before this rank waits for the others.
         apart: why the ranks cannot add up anything; then nothing is, and nobody waits.
+        flat: of a model under the first FSDP, whose tensors have no whole form here: only norms.
+
+    Attributes:
+        counts: does what this rank holds of a parameter go into a sum over all ranks?
     """
 
-    def __init__(self, parameters: Named, waiting: Callable[[], None], apart: str = "") -> None:
-        self._waiting, self.apart = waiting, apart
+    def __init__(
+        self,
+        parameters: Named,
+        waiting: Callable[[], None],
+        apart: str = "",
+        flat: FlatShards | None = None,
+    ) -> None:
+        self._waiting, self.apart, self.flat = waiting, apart, flat
         self._device = local_part(parameters[0][1]).device
-        self._norms = ShardedNorms(parameters, waiting)
+        self.counts: Callable[[Tensor], bool] = counts_here if flat is None else flat.counts_here
+        self._norms = ShardedNorms(
+            parameters, waiting, lambda p, grad: self.counts(grad if flat is None else p)
+        )
 
     def follow(self, parameters: Named) -> None:
         """Other parameters are trained from now on, on every rank."""
@@ -53,7 +66,9 @@ class Shards:
     def norm_without(self, optimizers: Optimizer | Iterable[Optimizer]) -> float:
         """The global norm of what optimizers hold, where ``grad_norms`` has not come to its end."""
         chosen = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
-        return self._norms.after_failure([g for o in chosen for g in gradients_of(o)])
+        return self._norms.after_failure(
+            [p for o in chosen for group in o.param_groups for p in group["params"]]
+        )
 
     def whole(self, snapshot: Snapshot | None) -> Snapshot | None:
         """Rank 0's snapshot with the parts of all; None on the other ranks.

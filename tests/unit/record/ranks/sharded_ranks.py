@@ -8,6 +8,7 @@ more pairs lose a rank. What is to be judged they write to the folder.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -28,7 +29,8 @@ import torch.distributed.checkpoint.state_dict_saver
 from torch import distributed as dist
 from torch import multiprocessing, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -186,6 +188,9 @@ def two(folder: Path) -> dict[str, Any]:
     found["others"] = train(  # as many a script has it: rank 0 alone is asked for more
         folder / "others", model, steps=3, **({} if dist.get_rank() else options)
     )
+    for orig in (True, False):
+        name = f"first-{orig}"
+        found[name] = first_fsdp(folder / name, mesh, "FULL_SHARD", orig=orig)
     found["failing"] = failing(folder / "failing", mesh)
     found["alone"] = on_rank_zero_alone(folder / "alone", mesh)
     return found
@@ -299,6 +304,42 @@ def tensor_parallel(run_dir: Path, mesh: Any, outer: Any) -> list[tuple[float, f
     return norms
 
 
+def first_fsdp(run_dir: Path, mesh: Any, strategy: str, *, orig: bool) -> list[Any]:
+    """FullyShardedDataParallel: our norms beside FSDP's own and those of one process."""
+    torch.manual_seed(0)
+    alone = Block()
+    spread = {"device_mesh": mesh, "device_id": torch.device("cpu"), "use_orig_params": orig}
+    model = FullyShardedDataParallel(
+        copy.deepcopy(alone),
+        sharding_strategy=ShardingStrategy[strategy],
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+        **spread,  # type: ignore[arg-type]
+    )
+    optimizers = [torch.optim.SGD(m.parameters(), lr=1e-2) for m in (model, alone)]
+    norms = []
+    options = {"extras": ("param_l2", "update_l2"), "checkpoint_every": 2, "snapshot_every": 1}
+    with Recorder(run_dir, model, optimizers[0], max_norm=0.1, **options) as recorder:  # type: ignore[arg-type]
+        for step in range(4):
+            inputs = torch.randn(8, 8, generator=torch.Generator().manual_seed(step))
+            targets = inputs[:, :2].clone()
+            if step == 3:
+                targets[-1] = torch.nan  # the last rank's
+            size = dist.get_world_size()
+            mine, aims = (t.chunk(size)[dist.get_rank()] for t in (inputs, targets))
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(mine), aims)
+            loss.backward()
+            nn.functional.mse_loss(alone(inputs), targets).backward()
+            norm, of_one = recorder.gradients(loss), total_norm(alone)
+            norms.append((norm, model.clip_grad_norm_(0.1).item(), of_one))
+            nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+            for optimizer in optimizers if norm < float("inf") else ():
+                optimizer.step()
+            recorder.end_step()
+    return norms
+
+
 def mixed_meshes(run_dir: Path, mesh: Any) -> list[float]:
     """Layers that tensor parallelism splits beside others, which its ranks hold alike."""
     torch.manual_seed(0)
@@ -350,6 +391,7 @@ def four(folder: Path) -> dict[str, Any]:
     options: dict[str, Any] = {"extras": ("param_l2",), "checkpoint_every": 3, "snapshot_every": 2}
     found["hybrid"] = train(folder / "hybrid", model, before=bad_target, **options)
     found["both"] = tensor_parallel(folder / "both", mesh["inner"], mesh["outer"])
+    found["first"] = first_fsdp(folder / "first", mesh, "HYBRID_SHARD", orig=True)
     found["mixed"] = mixed_meshes(folder / "mixed", mesh)
     return found
 

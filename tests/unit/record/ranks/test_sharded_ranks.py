@@ -21,7 +21,7 @@ from forensics.replay.bisection import State
 from forensics.replay.checkpoint_health import examine_state, judge_state
 from forensics.runlog.checkpoint_files import bad_tensors
 from forensics.runlog.run import Run, load_run
-from tests.unit.record.ranks.sharded_ranks import BAD, STEPS, launch, plain_model
+from tests.unit.record.ranks.sharded_ranks import BAD, STEPS, Block, launch, plain_model
 
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"]
 
@@ -70,6 +70,34 @@ def test_under_tensor_parallelism_it_is_that_of_one_process(
     ours, torchs, alone = np.array(found(made, scenario)[name]).T
     assert np.allclose(ours, torchs, rtol=1e-6, atol=0)
     assert np.allclose(ours, alone, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("place", ["two/first-True", "two/first-False", "four/first"])
+def test_the_first_fsdp_has_norms_of_the_whole_and_says_what_it_has_not(
+    made: Path, place: str
+) -> None:
+    scenario, name = place.split("/")
+    for rank in range(2 if scenario == "two" else 4):
+        ours, fsdps, alone = np.array(found(made, scenario, rank)[name]).T
+        assert np.allclose(ours, fsdps, rtol=1e-6, atol=0, equal_nan=True)
+        assert np.allclose(ours, alone, rtol=1e-5, atol=0, equal_nan=True)
+        assert np.isnan(ours[3])
+    run = load_run(made / place)
+    taken = run.steps["skipped"] == 0
+    assert taken.tolist() == [True, True, True, False]
+    assert np.allclose(run.steps["grad_l2_post_clip"][taken], 0.1, rtol=1e-5)
+    assert np.allclose(run.steps["update_l2"][taken], 1e-3, rtol=1e-4)  # rate and clip
+    assert (run.params, run.checkpoints) == (None, ())
+    assert run.manifest is not None
+    assert run.manifest.sharding == "FullyShardedDataParallel"
+    assert sorted(clause.partition(":")[0] for clause in run.manifest.missing) == [
+        "local gradient norms",
+        "snapshots and states",
+    ]
+    elements = sum(math.prod(p.shape) for p in run.manifest.parameters)
+    assert elements == sum(p.numel() for p in Block().parameters())
+    root = root_of(run)
+    assert (root.rule, root.first_step) == ("rank-divergence", 3)
 
 
 def test_replicas_outside_of_a_mesh_count_once(made: Path) -> None:
