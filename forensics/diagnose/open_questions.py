@@ -17,6 +17,7 @@ from forensics.diagnose.reward_driven import no_measure, one_of_several
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.thrown_off import thrown_off
+from forensics.diagnose.wording import number
 from forensics.diagnose.zero_loss import at_zero_for_good
 from forensics.runlog.log_facts import PER_EPOCH
 from forensics.runlog.schema import spec_of
@@ -29,6 +30,9 @@ MOST_NAMED = 6
 """Columns that are named where none of them is the loss."""
 NEAR = 20
 """Rows whose median is the loss just before a spike."""
+LEAST_FLAT, ENOUGH, FLAT = 20, 100, 0.012
+"""Losses from which a flat course is worth a word and from which loss-plateau judges it, and the
+share of its start within which a loss is flat there."""
 BACK = 0.1
 """Share of a spike's height below which the loss is back where it was."""
 
@@ -183,6 +187,7 @@ def _perhaps(signals: Signals) -> list[str]:
             "The loss falls without any noise, as if each step saw the same data: sound if the "
             "batch is all there is to learn, else nothing but one batch was (repeated-batch)."
         )
+    gaps += _flat_and_short(signals)
     cut = signals.derived(cut_so_far)
     if cut is not None:
         gaps.append(
@@ -190,6 +195,21 @@ def _perhaps(signals: Signals) -> list[str]:
             f"(frozen-parameter)."
         )
     return gaps
+
+
+def _flat_and_short(signals: Signals) -> list[str]:
+    """A loss that ends where it began, in too few rows for loss-plateau to judge it."""
+    loss = signals.finite_loss.values
+    fifth = len(loss) // 5
+    if not LEAST_FLAT <= len(loss) < ENOUGH or no_measure(signals):
+        return []
+    start, end = median(loss[:fifth]), median(loss[-fifth:])
+    if start <= 0 or abs(end - start) > FLAT * start:
+        return []
+    return [
+        f"The loss is {number(end)} at the end and was {number(start)} at the start: {len(loss)} "
+        f"losses are too few to tell a run that learns nothing from a slow start ({ENOUGH} needed)."
+    ]
 
 
 def _other_columns(signals: Signals) -> str:

@@ -12,8 +12,6 @@ from forensics.diagnose.explanations import EXPLANATIONS, NEVER_ROOTS
 from forensics.diagnose.finding import (
     Evidence,
     Finding,
-    Outcome,
-    RuleOutcome,
     Severity,
     Status,
     Verdict,
@@ -351,23 +349,6 @@ def test_a_gradient_that_is_gone_explains_the_loss_that_jumps_with_it() -> None:
     assert root_of(signals, *earlier) == "loss-divergence"
 
 
-def test_rows_that_could_not_be_written_leave_a_clean_log_undecided() -> None:
-    lost = "steps.csv: 40 writes failed between steps 960 and 999 (No space left on device)"
-    run = replace(signals_of(960).run, manifest=Manifest(missing=("params: 1 write failed", lost)))
-    verdict, _ = verdict_on(Signals(run))
-    assert verdict.status is Status.UNDECIDED
-    assert verdict.summary.startswith(f"Rows were lost: {lost}. The 960 steps that were written")
-    told = replace(finding("broken-log", W, 960, 999), subject="steps.csv")
-    verdict, _ = verdict_on(Signals(run), told)
-    assert (verdict.status, verdict.root, verdict.unrelated) == (Status.UNDECIDED, None, (0,))
-    nan = finding("nonfinite-loss", W, 959)  # a hole after it is not what it came from
-    verdict, told_findings = verdict_on(Signals(run), told, nan)
-    assert verdict.root is not None
-    assert told_findings[verdict.root].rule == "nonfinite-loss"
-    run = replace(run, manifest=Manifest(missing=("params: 1 write failed at step 3 (x)",)))
-    assert verdict_on(Signals(run))[0].status is Status.HEALTHY
-
-
 def test_a_fast_explosion_is_told_before_the_loss_that_sets_in_with_it() -> None:
     norm = np.ones(1000)
     norm[500:540] = 2.0 ** np.arange(40)
@@ -413,49 +394,3 @@ def test_an_info_dated_early_leaves_the_last_healthy_step_at_the_root() -> None:
         ("98", "last healthy step"),
         ("99→", "learning-rate-fault"),
     ]
-
-
-def test_a_run_is_not_healthy_by_rules_that_were_not_asked() -> None:
-    signals = signals_of()
-    assert weigh(signals, (), (), left_out=53).status is Status.INSUFFICIENT_DATA
-    asked = (RuleOutcome(rule="gradient-spike", outcome=Outcome.CLEAR, reason=""),)
-    few = weigh(signals, (), asked, left_out=52)
-    assert few.undecided[0] == "Rules asked: 1 of 53."
-    assert few.summary.startswith("healthy as far as")
-    assert weigh(signals, (), asked * 52, left_out=1).summary == "healthy."
-
-
-def test_skips_are_the_loss_scalers_only_where_there_is_one_and_the_loss_was_finite() -> None:
-    skipped, nan = np.zeros(1000), np.full(1000, 2.0)
-    skipped[500], nan[500] = 1, np.nan
-
-    def summary(precision: str, loss: np.ndarray) -> str:
-        run = replace(signals_of(skipped=skipped, loss=loss).run)
-        return weigh(Signals(replace(run, manifest=Manifest(precision=precision))), (), ()).summary
-
-    fine = np.full(1000, 2.0)
-    assert summary("fp16", fine) == "healthy. 1 step of 1,000 skipped: the loss scaler at work."
-    assert summary("fp32", fine) == "healthy. 1 step of 1,000 skipped."
-    assert summary("fp16", nan) == "healthy. 1 step of 1,000 skipped."
-
-
-def test_a_nan_that_passed_explains_no_clipping_long_after_it() -> None:
-    once = np.full(1000, 2.0)
-    once[500] = np.nan
-    nan, clip = finding("nonfinite-loss", W, 500, 500), finding("clipping-frequent", INFO, 600)
-    verdict, _ = verdict_on(signals_of(loss=once), nan, clip)
-    assert (verdict.consequences, verdict.unrelated) == ((), (1,))
-    verdict, _ = verdict_on(signals_of(loss=bad_from(500)), nan, clip)
-    assert verdict.consequences == (1,)
-
-
-def test_a_spike_that_the_loss_did_not_come_back_from_is_the_root_of_its_rise() -> None:
-    rise, jump = finding("loss-divergence", E, 701), finding("loss-spike", W, 701)
-    assert root_of(signals_of(), finding("gradient-spike", W, 700, 700), rise, jump) == (
-        "gradient-spike"
-    )
-    # One that passed is no cause, and one within the rise is part of it.
-    assert root_of(signals_of(), finding("gradient-spike", INFO, 700, 700), rise, jump) == (
-        "loss-divergence"
-    )
-    assert root_of(signals_of(), finding("gradient-spike", W, 760, 760), rise) == "loss-divergence"
