@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from forensics.diagnose.state_health import StateHealth
     from forensics.errors import ExitCode, ForensicsError, InputError, OutputError, UsageError
     from forensics.record.config import Config
+    from forensics.record.loader_batches import batches_of
     from forensics.record.null_recorder import NullRecorder
     from forensics.record.options import KeepPolicy, RecordOptions
     from forensics.record.recipe import Recipe, Training, recipe
@@ -116,6 +117,7 @@ _ORIGIN = {
     "Training": "forensics.record.recipe",
     "UsageError": "forensics.errors",
     "Verdict": "forensics.diagnose.finding",
+    "batches_of": "forensics.record.loader_batches",
     "bisect_health": "forensics.replay.health.health_bisection",
     "bisect_run": "forensics.replay.bisect",
     "compare_runs": "forensics.diagnose.comparison:compare",
@@ -190,6 +192,7 @@ __all__ = [
     "Training",
     "UsageError",
     "Verdict",
+    "batches_of",
     "bisect_health",
     "bisect_run",
     "compare_runs",

@@ -96,6 +96,19 @@ class Inquiry(Case):
                 "the saved states are not this program's own: what they lack "
                 f"({', '.join(lacking)}) is in the replay as the recipe builds it"
             )
+        if session.unscheduled:
+            self.notes.append(
+                "the saved states hold a schedule and the recipe has none: the replay keeps the "
+                "learning rate of the state that it starts from"
+            )
+        if session.untestable and not isinstance(session, TrainerSession):
+            step = max(session.untestable)
+            others = len(session.untestable) - 1
+            more = f", nor can {others} more" if others else ""
+            self.notes.append(
+                f"the saved state of step {step:,} cannot be put back "
+                f"({session.untestable[step]}){more}: the replay began without it"
+            )
 
     # -- the way to the bad step ---------------------------------------------------------------
 

@@ -101,6 +101,7 @@ class Session:
         batches: the micro-batches of the step under way, or of the last one.
         untestable: by step of the saved states that could not be loaded, the reason.
         lacking: by step of the states that others saved, what is left as the recipe builds it.
+        unscheduled: a state had a schedule and the recipe none: the rate stays that of the state.
         shares: of the ranks that trained; several are replayed rank by rank.
     """
 
@@ -121,6 +122,7 @@ class Session:
         self.batches: list[Batch] = []
         self.untestable: dict[int, str] = {}
         self.lacking: dict[int, list[str]] = {}
+        self.unscheduled = False
         self.shares = RankShares(manifest.world_size, crew)
         self._found = found
         self._rows = RecordedRows(run.steps)
@@ -216,6 +218,8 @@ class Session:
     def _load(self, info: CheckpointInfo) -> None:
         self.start()
         state = self.saved(info)  # only now: what the session stood at before is let go of
+        if state.get("schedulers") and not self.training.schedulers:
+            state, self.unscheduled = {**state, "schedulers": []}, True
         restore_state(self.training, state, where=info.path)
         self.shares.load(self.training, state, info.step)
         self.step_index = info.step
