@@ -90,6 +90,10 @@ class OwnCheckpoints:
         self._saved = step
         self._store.save(step, *gather_state(self._training, step, {"checkpoints": self._store}))
 
+    def leave(self) -> None:
+        """Save nothing any more: this process is a fork of the one that does."""
+        self._every = 0
+
     def _take_up(self, point: ResumePoint, state: Mapping[str, Any]) -> None:
         """Go on judging where the run was left."""
         kept, where = state.get("checkpoints"), point.path

@@ -23,6 +23,7 @@ from forensics.record.checkpoints import load_checkpoint
 from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
 from forensics.record.exits import close_at_exit, forget
+from forensics.record.forks import tell_in_forks
 from forensics.record.loop_notes import LoopNotes
 from forensics.record.loop_scalers import as_scalers
 from forensics.record.loop_watch import LoopWatch
@@ -213,6 +214,7 @@ class Recorder:
         self._rng = opened.point.random_state(leads=world.leads) if opened.point else None
         with self.guard.shielding("checkpoints"):
             self._checkpoints.begin(first_step)
+        tell_in_forks(self._in_fork)
         if own_loop:
             close_at_exit(self)
 
@@ -395,6 +397,12 @@ class Recorder:
         self.close(None if error is None else ending_of(error, self._step))
 
     # -- inside ---------------------------------------------------------------------------
+
+    def _in_fork(self) -> None:
+        """This process is a fork of the one that records: nothing of it goes into the run."""
+        self._lock, self.keeper = None, FollowingKeeper.of(self.keeper)
+        self._output.leave(self._tell)
+        self._checkpoints.leave()
 
     def _complete(self, watch: LoopWatch) -> None:
         """The row that waited for its norm after the clip, or was left without it."""

@@ -21,7 +21,7 @@ from forensics.record.extra_columns import ExtraColumns
 from forensics.record.local_part import is_distributed
 from forensics.record.ranks.agreement import NO_LEADER, agreement, plan_of
 from forensics.record.ranks.flat_shards import NAME, flat_shards
-from forensics.record.ranks.following import FollowingFiles
+from forensics.record.ranks.following import FollowingFiles, ForkFiles
 from forensics.record.ranks.rank_record import RankRecord
 from forensics.record.ranks.shards import Shards
 from forensics.record.ranks.world import World
@@ -261,6 +261,21 @@ class StepOutput:
     def close(self) -> None:
         """Close the run's files."""
         self._files.close()
+
+    def leave(self, say: Callable[[str], None]) -> None:
+        """Write nothing and wait for nobody any more: this process is a fork of the one that does.
+
+        Nothing is closed: a file that is open here is the parent's, too.
+
+        Args:
+            say: told where the fork goes on training.
+        """
+        self._files, self.extras = ForkFiles(say), ExtraColumns((), ())
+        if self._ranks is not None:
+            self._ranks.leave()
+            self._ranks = None
+        if self.shards is not None:
+            self.shards.apart = "this is a fork of a rank"
 
     def close_rank(self, ended: Ended) -> None:
         """Say how this rank ended."""

@@ -121,6 +121,10 @@ class RankRecord:
             self._mark = MarkWriter(self._mark_path)
         self._put(self._stage)
 
+    def leave(self) -> None:
+        """Write nothing any more: this process is a fork of the rank's own."""
+        self._mark = None
+
     def _waits(self, begins: bool) -> None:
         """A collective within forward or backward begins or ends."""
         if self._mark is not None:

@@ -97,6 +97,11 @@ class ShardedCheckpoints(OwnCheckpoints):
         super().end(step, finished=finished)
         self._finish(None if finished else LAST_WAIT_S)
 
+    def leave(self) -> None:
+        """As ``OwnCheckpoints``; the thread that is writing is the parent's."""
+        super().leave()
+        self._pending = None
+
     def save(self, step: int) -> None:
         """Begin to save the state before ``step``, once the one before is written."""
         self._finish()
