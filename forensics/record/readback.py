@@ -17,6 +17,8 @@ def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
     Mixed dtypes are promoted to the widest of them, which keeps every value exact. Integers above
     2^24 beside float32 are not: read counts on their own.
     """
+    if not scalars:
+        return []
     places: dict[torch.device, list[int]] = {}
     for i, scalar in enumerate(scalars):
         places.setdefault(scalar.device, []).append(i)

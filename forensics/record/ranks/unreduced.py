@@ -128,14 +128,14 @@ class UnreducedGradients:
     def _measure(self) -> None:
         if self._norms is not None and self._norms.nonfinite:
             return
-        held = [(p, grad) for p in self._arrived if (grad := p.grad) is not None]
-        grads = [grad for _, grad in held]
+        grads = [grad for parameter in self._arrived if (grad := parameter.grad) is not None]
         total = combine(read_each(l2_norms(grads)))
         if math.isfinite(total):
             self._norms = LocalNorms(total, 0)
             return
         found = measure(grads)
-        bad = [p for (p, _), n in zip(held, found.nonfinite, strict=True) if n]
+        held = [parameter for parameter in self._arrived if parameter.grad is not None]
+        bad = [p for p, count in zip(held, found.nonfinite, strict=True) if count]
         self._norms = LocalNorms(combine(found.l2), sum(found.nonfinite), tuple(bad))
 
     def _keep_last(self) -> None:
