@@ -172,6 +172,25 @@ t.trained(Path({str(tmp_path)!r}), Breaks())
     assert json.loads((tmp_path / "run" / "run.json").read_text())["segments"][0]["ended"]
 
 
+def test_a_trainer_that_finds_a_smaller_batch_size_begins_the_run_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = Net.forward
+
+    def narrow(self: Net, inputs: Any = None, targets: Any = None) -> dict[str, torch.Tensor]:
+        if len(inputs) > 4:
+            raise RuntimeError("CUDA out of memory.")
+        return forward(self, inputs, targets)
+
+    monkeypatch.setattr(Net, "forward", narrow)
+    run, _ = trained(
+        tmp_path, Rows(), auto_find_batch_size=True, per_device_train_batch_size=8, save_steps=100
+    )
+    assert run.steps.step.tolist() == list(range(STEPS))
+    assert run.manifest.ended.how == "finished"
+    assert run.manifest.missing == ()
+
+
 def test_the_accelerator_is_left_as_it_was(tmp_path: Path) -> None:
     from accelerate import Accelerator
 
