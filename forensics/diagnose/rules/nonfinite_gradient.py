@@ -75,9 +75,9 @@ def _finding(signals: Signals, episode: Episode) -> Finding:
         last_step=signals.last_step if to_end else signals.step_at(episode.last),
         subject=culprit.name if culprit is not None else "",
         evidence=_evidence(signals, episode),
-        cause=(diverging(signals, before) if before.grew else _cause(signals))
+        cause=(diverging(signals, before) if before.grew else _cause(signals, episode.first))
         + shared_by_all(all_bad_at_once(signals, episode.first)),
-        remedy=against_growth(signals) if before.grew else _remedy(signals, first, to_end),
+        remedy=against_growth(signals) if before.grew else _remedy(signals, episode, to_end),
     )
 
 
@@ -87,6 +87,8 @@ def _message(signals: Signals, episode: Episode, bad: np.ndarray, to_end: bool) 
     when = stretch(signals, episode, bad, to_end)
     loss = signals.loss[first]
     beside = f"while the loss is finite ({number(float(loss))})" if np.isfinite(loss) else ""
+    if _is_hidden(signals, first):
+        beside = "while the loss reads 0, as a NaN does that a logger leaves out of its mean"
     skipped = bool(signals.skipped[first : episode.last + 1][bad[first : episode.last + 1]].all())
     fate = ", skipped" if skipped else ""
     back = "" if to_end else ", and finite again after it"
@@ -101,7 +103,13 @@ def _evidence(signals: Signals, episode: Episode) -> tuple[Evidence, ...]:
     )
 
 
-def _cause(signals: Signals) -> str:
+def _is_hidden(signals: Signals, row: int) -> bool:
+    """Does the loss read exactly 0, having been another number: a NaN that is logged as 0?"""
+    past = signals.loss[:row]
+    return bool(signals.loss[row] == 0 and (np.isfinite(past) & (past != 0)).any())
+
+
+def _cause(signals: Signals, row: int) -> str:
     singular = (
         "an operation whose derivative is infinite or 0/0 where its value is finite: sqrt or a "
         "norm at exactly 0, division, log, or where() around one of them (the branch not taken "
@@ -113,6 +121,12 @@ def _cause(signals: Signals) -> str:
             "micro-batch: another's may be NaN (its data or labels). If none is, born in backward: "
             f"{singular}."
         )
+    if _is_hidden(signals, row):
+        return (
+            "The loss itself was NaN, in all likelihood: born in the forward pass, the loss or the "
+            "batch (log, sqrt or division at 0, labels that are all ignored), or else in backward: "
+            f"{singular}."
+        )
     if signals.scaling.active:
         return f"No loss scale helps, so it is no overflow of the scaled gradients but {singular}."
     if signals.precision == "fp16":
@@ -120,7 +134,8 @@ def _cause(signals: Signals) -> str:
     return f"Born in backward: {singular}."
 
 
-def _remedy(signals: Signals, first: int, to_end: bool) -> str:
+def _remedy(signals: Signals, episode: Episode, to_end: bool) -> str:
+    first = signals.step_at(episode.first)
     name = (
         f"Look at every micro-batch of step {first:,} for NaN and for labels that are all ignored; "
         "give the recorder the loss of each (add_loss)."
@@ -128,6 +143,8 @@ def _remedy(signals: Signals, first: int, to_end: bool) -> str:
         else f"Anomaly mode on step {first:,} names the operation; put the guard before it (clamp "
         f"or an epsilon inside sqrt, log and division), not around its result."
     )
+    if _is_hidden(signals, episode.first):
+        name = f"Look at the batch and the loss of step {first:,} first. {name}"
     if signals.skipped.any() or not signals.has("skipped"):
         return name
     again = "Resume from before it. " if to_end else ""

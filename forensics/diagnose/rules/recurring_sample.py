@@ -27,7 +27,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import jumps
 from forensics.diagnose.series import runs_of
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.spike_groups import LOSS_SPIKE, loss_spikes
+from forensics.diagnose.spike_groups import LOSS_SPIKE, NORM_SPIKE, loss_spikes, norm_spikes
 from forensics.diagnose.wording import every, steps
 from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, IntArray
@@ -55,8 +55,17 @@ def recurring_sample(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     spikes = signals.derived(loss_spikes, *LOSS_SPIKE)
     onsets = spikes.rows[spikes.first]
     onsets = onsets[~_near(onsets, jumps(signals))]
-    for first, last in list(_series(signals, onsets, thresholds, thresholds.spikes))[:12]:
-        yield _finding(signals, onsets[first : last + 1], "a spike")
+    batches = _led_by_the_norm(signals, onsets)
+    for first, last in list(_series(signals, batches, thresholds, thresholds.spikes))[:12]:
+        yield _finding(signals, batches[first : last + 1], "a spike")
+
+
+def _led_by_the_norm(signals: Signals, onsets: IntArray) -> IntArray:
+    """The rows of the batches: where the norm spiked a row before the loss, it met the batch."""
+    norms = signals.derived(norm_spikes, *NORM_SPIKE)
+    rows = norms.rows[norms.first]
+    led = np.isin(onsets - 1, rows) & ~np.isin(onsets, rows)
+    return np.asarray(np.where(led, onsets - 1, onsets), dtype=np.int64)
 
 
 def _onsets(bad: BoolArray) -> IntArray:
@@ -116,8 +125,10 @@ def _finding(signals: Signals, rows: IntArray, kind: str) -> Finding:
     at = signals.step[rows]
     period = round(float(at[-1] - at[0]) / (len(at) - 1))
     listed = ", ".join(f"{int(step):,}" for step in at[:4]) + (" …" if len(at) > 4 else "")
-    values = signals.loss if signals.has("loss") else signals.norm
+    told = {"loss": signals.loss, "grad_l2_pre_clip": signals.norm}
     name = "loss" if signals.has("loss") else "grad_l2_pre_clip"
+    if kind == "a spike" and (_led_by_the_norm(signals, rows + 1) == rows).all():
+        name = "grad_l2_pre_clip"
     return Finding(
         rule="recurring-sample",
         severity=Severity.WARNING,
@@ -126,7 +137,7 @@ def _finding(signals: Signals, rows: IntArray, kind: str) -> Finding:
         ),
         first_step=int(at[0]),
         last_step=int(at[-1]),
-        evidence=(signals.evidence(name, values, rows),),
+        evidence=(signals.evidence(name, told[name], rows),),
         cause=(
             f"The same data come round: {steps(period)} are most likely one pass over them"
             f"{_epochs(signals, rows)}."

@@ -88,3 +88,14 @@ def test_skipped_without_a_norm_column() -> None:
     assert "grad_l2_pre_clip" in nonfinite_gradient.why_skipped(
         run_of(calm(10, grad_l2_pre_clip=None))
     )
+
+
+def test_a_loss_that_reads_0_beside_a_nan_norm_is_not_called_finite() -> None:
+    columns = calm(300)
+    columns["grad_l2_pre_clip"][200:] = NAN
+    columns["loss"][200:] = 0.0
+    (finding,) = found(nonfinite_gradient, run_of(columns))
+    assert "finite" not in finding.message
+    assert "the loss reads 0" in finding.message
+    assert finding.cause.startswith("The loss itself was NaN")
+    assert "batch and the loss of step 200 first" in finding.remedy

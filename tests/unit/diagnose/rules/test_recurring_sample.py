@@ -74,3 +74,13 @@ def test_in_fp16_what_is_bad_may_be_merely_large() -> None:
     assert "beyond 65,504 a value becomes inf" in half.remedy
     (single,) = found(recurring_sample, columns, Manifest(precision="fp32"))
     assert "65,504" not in single.remedy
+
+
+def test_the_batch_is_where_the_norm_spiked_and_not_where_the_loss_followed() -> None:
+    columns = healthy_columns("pretraining", 1, 5_000)
+    columns["grad_l2_pre_clip"][300::700] *= 40
+    columns["loss"][301::700] *= 2
+    (finding,) = found(recurring_sample, columns)
+    assert finding.first_step == 300
+    assert "batch of step 300 (and of 1,000" in finding.remedy
+    assert finding.evidence[0].signal == "grad_l2_pre_clip"
