@@ -50,7 +50,7 @@ def assemble(
         training.model.to(device)
     except ForensicsError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TrainingRaisedError(told(error), where=f"building {recipe.name}") from error
     finally:
         recipe.config = config

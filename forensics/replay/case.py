@@ -120,9 +120,12 @@ class Case:
             self.take(passage)
             reason = f"stopped at step {passage.last + 1:,}"
             if passage.last >= passage.first:
-                self.notes.append(
-                    f"Steps {passage.first:,} to {passage.last:,} were replayed and are sound."
+                first, last = passage.first, passage.last
+                told = (
+                    f"Steps {first:,} to {last:,} were" if last > first else f"Step {first:,} was"
                 )
+                sound = "are" if last > first else "is"
+                self.notes.append(f"{told} replayed and {sound} sound.")
         reason = f"{reason}: {why}" if why else reason
         terminated = isinstance(stop, TerminatedError)
         self.found.update(status=BisectStatus.PARTIAL, reason=reason, terminated=terminated)

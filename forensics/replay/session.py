@@ -237,7 +237,7 @@ class Session:
             return [to_device(b, self.device) for b in self.shares.batch(self.recipe, step)]
         except ForensicsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise NoBatchError(told(error), where=f"the data of step {step:,}") from error
 
     def run_step(
@@ -267,7 +267,7 @@ class Session:
         self.batches = batches
         loop = self._loop(changes)
         self.shares.begin(loop.state, step, [place for place, _ in chosen], wide)
-        error: Exception | None = None
+        error: BaseException | None = None
         self.step_index = step + 1
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # told when it was recorded
@@ -276,7 +276,7 @@ class Session:
                     self._train(loop, batches, trace)
                 except NotReplayableError:
                     raise
-                except Exception as raised:  # noqa: BLE001 - whatever a loop raises is evidence
+                except (Exception, SystemExit) as raised:  # noqa: BLE001 - evidence, whatever it is
                     error = raised
         return self._result(step, loop, error, check_state)
 
@@ -326,7 +326,7 @@ class Session:
             trace(run)
 
     def _result(
-        self, step: int, loop: Loop, error: Exception | None, check_state: bool
+        self, step: int, loop: Loop, error: BaseException | None, check_state: bool
     ) -> ReplayedStep:
         recorder = loop.recorder
         bad = [*self.shares.end(loop.state), *bad_in_row(recorder.last, recorder.nonfinite_grads)]

@@ -66,10 +66,10 @@ class Crew:
         """
         self.exchange.say(MakeBatch(step=step))
         own: list[Batch] = []
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             own = batch_of(recipe, step, 0, self.size)
-        except Exception as error:  # noqa: BLE001 - the others must be heard all the same
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must be heard, too
             failure = error
         heard = self.exchange.hear(())
         self.exchange.talking = False

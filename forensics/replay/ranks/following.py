@@ -107,7 +107,7 @@ class _Follower:
                 self._session.start()
         except ForensicsError as error:
             return error.what
-        except Exception as error:  # noqa: BLE001 - rank 0 has the say, and must hear of it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - rank 0 has the say, and must hear of it
             return told(error)
         return ""
 
@@ -116,7 +116,7 @@ class _Follower:
         session = self.session
         try:
             made = batch_of(session.recipe, step, self.world.rank, self.world.size)
-        except Exception as error:  # noqa: BLE001 - whatever a recipe raises is evidence
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a recipe raises is evidence
             return Refusal(kind=type(error).__name__, told=told(error))
         self._batches = step, [to_device(batch, session.device) for batch in made]
         return tuple(map(batch_size, made))
@@ -154,7 +154,7 @@ class _Follower:
 
         try:
             batches += self._picked(picks, order)
-        except Exception as error:  # noqa: BLE001 - a recipe's select() raises what it likes
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a recipe's select() raises what it likes
             return Report(refusal=Refusal(kind=type(error).__name__, told=told(error))), None
         if not order.traced:
             return own_report(accumulate, parameters)[0], None

@@ -74,7 +74,7 @@ class RealRanks(EmulatedRanks):
             traced=traced,
         )
 
-    def _take(self, reports: Sequence[Report], error: Exception | None) -> str:
+    def _take(self, reports: Sequence[Report], error: BaseException | None) -> str:
         """Keep what the ranks came to; returns why the step is skipped.
 
         Raises:

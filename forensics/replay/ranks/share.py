@@ -19,7 +19,7 @@ Accumulate = Callable[[], tuple[float, float, str]]
 
 def own_report(
     accumulate: Accumulate, parameters: Sequence[Tensor]
-) -> tuple[Report, Exception | None]:
+) -> tuple[Report, BaseException | None]:
     """Run a share; what it raises is told to the others, and kept for rank 0's own answer.
 
     Args:
@@ -28,7 +28,7 @@ def own_report(
     """
     try:
         loss, scale, reason = accumulate()
-    except Exception as error:  # noqa: BLE001 - whatever a loop raises is evidence
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a loop raises is evidence
         refusal = Refusal(kind=type(error).__name__, told=told(error))
         return Report(refusal=refusal), error
     report = Report(

@@ -156,7 +156,7 @@ class StepTracer:
             try:
                 with tracing(self.trace):
                     self._loss = run_step()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 told = describe_raised(error, self.trace.parts, self.trace.raised_in)
                 self._raised = _at_its_forward(told, self.trace)
                 raise

@@ -77,10 +77,15 @@ class Maker:
             made = self._make()
         except ForensicsError:
             raise
-        except Exception as error:
-            raise NotReplayableError(f"{self.name}() raised {told(error)}", where="trainer") from (
-                error
-            )
+        except (Exception, SystemExit) as error:
+            argv = isinstance(error, SystemExit)
+            raise NotReplayableError(
+                f"{self.name}() raised {told(error)}",
+                where="trainer",
+                hint="what it reads from sys.argv is not there: give its parser a list"
+                if argv
+                else None,
+            ) from error
         return _engine_of(made, self.name, checkpoint, aside)
 
 

@@ -103,7 +103,7 @@ class Engine:
             )
         except ForensicsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise NotReplayableError(
                 f"the trainer could not resume ({told(error)})", where="trainer"
             ) from error

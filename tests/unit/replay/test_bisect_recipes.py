@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from forensics.diagnose.bisection_result import BisectStatus, Persistence
 from tests.unit.replay.bisections import LOG_OF_ZERO, quick, recorded
@@ -75,14 +78,32 @@ def test_data_that_cannot_be_had_as_in_the_record(tmp_path: Path) -> None:
     assert (result.reproduces, result.persistence) == (True, Persistence.TRANSIENT)
 
 
-def test_data_that_are_gone_since_leave_the_logs_answer(mine: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", ["FileNotFoundError('gone')", "SystemExit(3)"])
+def test_data_that_are_gone_since_leave_the_logs_answer(
+    mine: Path, tmp_path: Path, gone: str
+) -> None:
     text = LOG_OF_ZERO.replace("if step == 9:", "if step > 0:").replace(
-        "inputs[2, 1] = 0.0", "raise FileNotFoundError('gone')"
+        "inputs[2, 1] = 0.0", f"raise {gone}"
     )
     (tmp_path / "gone.py").write_text(text)
     result = quick(mine, recipe=f"{tmp_path / 'gone.py'}:mine")
     assert (result.first_bad_step, result.origin) == (9, None)
     assert any("though the record had them" in note for note in result.notes)
+
+
+def test_a_step_that_exits_is_an_answer_and_no_exit(tmp_path: Path) -> None:
+    text = LOG_OF_ZERO.replace(
+        "return F.mse_loss(model(inputs.log()), targets)",
+        "return F.mse_loss(model(inputs), targets) if inputs.all() else sys.exit(3)",
+    )
+    (tmp_path / "exits.py").write_text(f"import sys\n{text}")
+    recipe = f"{tmp_path / 'exits.py'}:mine"
+    with suppress(SystemExit):
+        recorded(recipe, tmp_path / "run", steps=14)
+    result = quick(tmp_path / "run", recipe=recipe)
+    assert result.origin is not None
+    assert (result.first_bad_step, result.origin.operator) == (9, "SystemExit")
+    assert "sys.exit(3)" in result.origin.source_line
 
 
 def test_a_step_that_raises_only_here_leaves_the_logs_answer(mine: Path, tmp_path: Path) -> None:

@@ -126,3 +126,5 @@ def test_a_function_that_returns_something_else_is_told_what_is_wanted(
     trained.make_huggingface().train()
     result = bisected(tmp_path / "run", "make_nothing")
     assert any("make_nothing() returned a str, which is no trainer" in n for n in result.notes)
+    ended = bisected(tmp_path / "run", "make_from_arguments")
+    assert any("raised SystemExit: 2" in n and "give its parser a list" in n for n in ended.notes)
