@@ -335,7 +335,7 @@ def test_the_code_in_the_documentation_runs(home, monkeypatch):
     for block in documented("python"):
         name = re.match(r"# (\S+)\n", block)[1]
         (home / name).write_text(block)
-    for recipe in ("my_train.py:my_recipe", "my_class.py", "my_loop.py"):
+    for recipe in ("my_train.py:my_recipe", "my_class.py", "my_loop.py", "my_loader.py"):
         out = home / "runs" / Path(recipe).stem
         given = ["--steps", "40", "--set", "optimizer.lr=0.05", "--out", str(out)]
         assert record(recipe, *given) == 0
