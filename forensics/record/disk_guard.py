@@ -32,8 +32,8 @@ class _Loss:
 class _Caught:
     """What some exceptions in a block are told to, and then do not leave it.
 
-    A class, as each step enters ten of them: by way of a generator they were a good part of what
-    recording costs.
+    A class, and one object for all steps, as each step enters ten of them: by way of a generator
+    they were a good part of what recording costs.
     """
 
     __slots__ = ("_expected", "_told")
@@ -67,6 +67,7 @@ class DiskGuard:
         self._say = say
         self._lost: dict[str, _Loss] = {}
         self._earlier: tuple[str, ...] = ()
+        self._made: dict[tuple[object, ...], _Caught] = {}
 
     def writing(self, kind: str, *further: type[Exception]) -> _Caught:
         """A write of one kind of file; an OSError in it is noted, and the training goes on.
@@ -75,7 +76,11 @@ class DiskGuard:
             kind: such as ``steps.csv``.
             further: exceptions beside OSError that a full disk causes here.
         """
-        return _Caught((OSError, *further), partial(self._not_written, kind))
+        key = (kind, *further)
+        if (made := self._made.get(key)) is None:
+            made = _Caught((OSError, *further), partial(self._not_written, kind))
+            self._made[key] = made
+        return made
 
     def shielding(self, call: str) -> _Caught:
         """What the recorder does within somebody's loop: no error of it may end that.
@@ -83,7 +88,9 @@ class DiskGuard:
         Args:
             call: such as ``gradients()``.
         """
-        return _Caught((Exception,), partial(self._failed, call))
+        if (made := self._made.get((call, None))) is None:
+            made = self._made[call, None] = _Caught((Exception,), partial(self._failed, call))
+        return made
 
     def _not_written(self, kind: str, error: Exception) -> None:
         self._note(kind, _reason(error), "cannot be written")
