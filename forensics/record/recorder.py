@@ -360,6 +360,10 @@ class Recorder:
         forget(self)
         if self._output.closed:
             return
+        if ended is not None:  # what follows may wait for ranks that are gone, until it is killed
+            with self.guard.shielding("close()"):
+                self.keeper.update(ended=ended)
+                self._output.ended(ended)
         with self.guard.shielding("close()"):
             self._checkpoints.end(self._step, finished=ended is None)
             if self._watch is not None:

@@ -277,6 +277,11 @@ class StepOutput:
         if self.shards is not None:
             self.shards.apart = "this is a fork of a rank"
 
+    def ended(self, ended: Ended) -> None:
+        """Say how this rank ended, before anything is waited for."""
+        if self._ranks is not None:
+            self._ranks.ended(ended)
+
     def close_rank(self, ended: Ended) -> None:
         """Say how this rank ended."""
         if self._ranks is not None:

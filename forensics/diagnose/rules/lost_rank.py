@@ -140,6 +140,8 @@ def _finding(
         message = f"{named} fell silent {where}; {others}{reduction}"
         cause = "It was killed (memory, a signal, its machine), or hangs: a data loader, a lock, "
         cause += "or a collective that only some ranks call."
+        if any(map(_was_left, waiting)):
+            cause += " The errors of the other ranks are of the connection it left."
         remedy = f"Look at the machine of {named} for a killed process; where it still runs, "
         remedy += "`py-spy dump --pid` shows the line it hangs in."
     return Finding(

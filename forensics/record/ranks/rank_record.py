@@ -106,12 +106,17 @@ class RankRecord:
         self._step = int(row["step"]) + 1
         self._come(Stage.OWN, known=written)
 
-    def close(self, ended: Ended) -> None:
-        """Say how this rank ended, and close its files; safe to repeat."""
-        self._local.close()
+    def ended(self, ended: Ended) -> None:
+        """Say how this rank ended; safe to repeat."""
         with self._guard.writing("ranks"):
             if self._mark is not None:
                 self._mark.end(ended.how, ended.message)
+
+    def close(self, ended: Ended) -> None:
+        """Say how this rank ended, and close its files; safe to repeat."""
+        self._local.close()
+        self.ended(ended)
+        with self._guard.writing("ranks"):
             if self._rows is not None:
                 self._rows.close()
 

@@ -314,3 +314,18 @@ class TestNullRecorder:
             recorder.note(epoch=1)
             recorder.count_tokens(3)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_how_it_ended_is_written_before_anything_is_waited_for(tmp_path, monkeypatch):
+    """Other ranks that a last state needs may be gone, and a launcher is quick to kill."""
+    loop, seen = Loop(tmp_path), []
+    monkeypatch.setattr(
+        loop.recorder._checkpoints,
+        "end",
+        lambda step, finished: seen.append(read_manifest(tmp_path).ended),
+    )
+    loop.step()
+    with pytest.raises(RuntimeError), loop.recorder:
+        raise RuntimeError("Connection closed by peer")
+    assert [(ended.how, ended.step) for ended in seen] == [("exception", 1)]
+    assert read_manifest(tmp_path).ended == seen[0]

@@ -64,6 +64,7 @@ def test_a_rank_that_raised_of_a_closed_connection_waited_wherever_it_stood() ->
         "rank 1 raised at step 50: ValueError: bad data; rank 0 waited for it"
     )
     (killed,) = found(left, mark(1, 50, Stage.OWN), ended=Ended("exception", 50, CLOSED))
+    assert killed.cause.endswith("The errors of the other ranks are of the connection it left.")
     assert killed.subject == "rank 1"
     assert killed.message.endswith("(data, forward or backward); rank 0 waited")
     other = mark(1, 50, Stage.OWN, ended="exception", message=CLOSED)
