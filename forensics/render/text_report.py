@@ -29,7 +29,7 @@ _SEVERITY_WIDTH = 8
 _RULE_WIDTH = 25
 _SPAN_WIDTH = 18
 _LEAST_CELL = 12
-"""Columns a cell keeps on a page too narrow for all of them (below 60)."""
+"""Columns a cell keeps; on a page too narrow for that (below 60) it stands on lines of its own."""
 
 
 def render_text(
@@ -106,11 +106,16 @@ def _verdict(page: Page, diagnosis: Diagnosis) -> None:
         when = max(display_width(page.safe(entry.when)) for entry in verdict.timeline)
         title = max(display_width(page.safe(entry.title)) for entry in verdict.timeline)
         when, title = min(when, 16), min(title, 26)
-        detail = max(page.width - when - title - 6, _LEAST_CELL)
+        detail = page.width - when - title - 6
         for entry in verdict.timeline:
             said = "" if _says(verdict.summary, entry.detail) else entry.detail
-            cells = [Cell(entry.when, when), Cell(entry.title, title), Cell(said, detail)]
+            cells = [Cell(entry.when, when), Cell(entry.title, title)]
+            if detail >= _LEAST_CELL:
+                page.row([*cells, Cell(said, detail)], indent=2)
+                continue
             page.row(cells, indent=2)
+            if said:
+                page.paragraph(said, indent=4 + when)
         page.blank()
 
 
@@ -131,12 +136,15 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
     for number, row in enumerate(shown):
         label = "FINDINGS" if number == 0 else ""
         finding = row.head
-        cells = [
-            Cell(finding.severity.word, _SEVERITY_WIDTH, severity_code(finding.severity)),
-            Cell(finding.rule, _RULE_WIDTH),
-            *_place(page.width, span(finding, diagnosis.run), row.relation),
-        ]
-        page.row(cells, label=label)
+        severity = Cell(finding.severity.word, _SEVERITY_WIDTH, severity_code(finding.severity))
+        where = span(finding, diagnosis.run)
+        place = _place(page.width, where, row.relation)
+        if place:
+            page.row([severity, Cell(finding.rule, _RULE_WIDTH), *place], label=label)
+        else:
+            indent = MARGIN + _SEVERITY_WIDTH + 2
+            page.row([severity, Cell(finding.rule, page.width - indent)], label=label)
+            page.paragraph(f"{where}  {row.relation}", indent=indent)
         _detail(page, row, told=told, drawn=drawn, verbose=verbose)
     if len(rows) > len(shown):
         page.labelled("", _folded(rows[len(shown) :]))
@@ -144,8 +152,10 @@ def _findings(page: Page, diagnosis: Diagnosis, verbose: bool) -> None:
 
 
 def _place(width: int, where: str, relation: str) -> list[Cell]:
-    """Span and relation in the columns that are left: side by side, or on a narrow page in one."""
-    left = max(width - MARGIN - 4 - _SEVERITY_WIDTH - _RULE_WIDTH, _LEAST_CELL)
+    """Span and relation in the columns that are left: side by side, in one, or none at all."""
+    left = width - MARGIN - 4 - _SEVERITY_WIDTH - _RULE_WIDTH
+    if left < _LEAST_CELL:
+        return []
     if left - 2 - _SPAN_WIDTH >= len(FOLLOWS):
         return [Cell(where, _SPAN_WIDTH), Cell(relation, left - 2 - _SPAN_WIDTH)]
     return [Cell(f"{where}  {relation}", left)]
