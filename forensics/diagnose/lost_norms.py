@@ -10,7 +10,7 @@ from forensics.runlog.steps import BoolArray
 
 def lost_norms(signals: Signals) -> BoolArray:
     """Rows with a norm of Inf of which something shows that no element is bad, shape (rows,)."""
-    infinite = (signals.norm == np.inf) & ~signals.norm_overflowed
+    infinite: BoolArray = (signals.norm == np.inf) & ~signals.norm_overflowed
     if not infinite.any():
         return infinite
     return np.asarray(infinite & (left_nothing(signals) | _counted_none(signals)), dtype=bool)
