@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from forensics.diagnose.signals import Signals
@@ -50,6 +52,7 @@ def cut_so_far(signals: Signals) -> CutSoFar | None:
     if not 0 < len(taken) < FEW:
         return None
     wanted = trainable_mask(matrix.names, signals.parameter_info)
+    wanted &= ~at_rest(signals, matrix.names, matrix.present[taken].any(axis=0))
     matrices = matrix_mask(matrix.names, signals.parameter_info)
     cut = first_ones(wanted & ~matrix.present[taken].any(axis=0), matrices)
     if not cut.any():
@@ -57,6 +60,25 @@ def cut_so_far(signals: Signals) -> CutSoFar | None:
     names = np.asarray(matrix.names)[cut]
     steps = tuple(int(step) for step in matrix.steps[taken])
     return CutSoFar(str(names[-1]), len(names) - 1, steps)
+
+
+def at_rest(signals: Signals, names: Sequence[str], reached: BoolArray) -> BoolArray:
+    """Whose optimizer had no turn in the snapshots, where run.json says that they take turns.
+
+    Args:
+        signals: the run.
+        names: of the parameters, P of them.
+        reached: by a gradient in any snapshot, shape (P,).
+
+    Returns:
+        Shape (P,): all parameters of the groups that no gradient reached.
+    """
+    manifest = signals.run.manifest
+    if manifest is None or not manifest.loop.get("in_turn_steps", 0):
+        return np.zeros(len(names), dtype=bool)
+    info = signals.parameter_info
+    groups = np.array([info[name].group if name in info else -1 for name in names])
+    return ~np.isin(groups, groups[reached])
 
 
 def first_ones(frozen: BoolArray, matrices: BoolArray) -> BoolArray:

@@ -28,7 +28,7 @@ KINDS: Mapping[str, str] = {
     BYPASSED: "the loss was scaled, and the optimizer stepped without the scaler",
     UNUPDATED: "the scaler was not updated after a step",
     UPDATED_TWICE: "the scaler was updated again without a step in between",
-    IN_TURN: "another optimizer's gradients() was given another loss",
+    IN_TURN: "optimizers stepped in turn, on losses of their own or now and then",
     ONE_LOSS: "backward ran several times for a step, and one loss was given",
 }
 """What ``run.json`` counts under ``loop``, as ``KIND_steps`` and ``first_KIND``.

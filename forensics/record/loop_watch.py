@@ -364,6 +364,8 @@ class LoopWatch:
         overflowed = seen.overflowed | {id(e.optimizer) for e in seen.entries if e.overflowed}
         held_back = bool(overflowed) or fell
         sound = self._is_sound(loss) and not held_back
+        if stepped and not held_back and behind & self._applied.keys():  # it steps now and then
+            self.notes.note(loop_notes.IN_TURN, self.step_index)
         self._order.ended(self.step_index, seen.entries, seen.measured, sound=sound)
         norms = seen.norms if seen.norms is not None and seen.norms.names else None
         common: dict[str, Any] = {

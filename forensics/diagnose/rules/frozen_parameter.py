@@ -15,11 +15,12 @@ Evidence
 
 Silent when
     ``requires_grad`` is off, the learning rate is 0, every gradient is 0, there are fewer than 5
-    snapshots or they span fewer than 20 steps. From 3 snapshots on it tells what no branch that
-    sits out explains: all first layers without a gradient (an info and an open question where
-    there are but 1 or 2), a gradient without an update; from 2 on a parameter whose place in the
-    optimizer another one has, which is not the model's. Biases, normalisation weights, single
-    unused branches and a body that no optimizer holds while a head is trained are an info.
+    snapshots or they span fewer than 20 steps, or optimizers take turns and one had none in any
+    of them. From 3 snapshots on it tells what no branch that sits out explains: all first layers
+    without a gradient (an info and an open question where there are but 1 or 2), a gradient without
+    an update; from 2 on a parameter whose place in the optimizer another one has, which is not the
+    model's. Biases, normalisation weights, single unused branches and a body that no optimizer
+    holds while a head is trained are an info.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from forensics.diagnose.cut_graph import cut_so_far, first_ones
+from forensics.diagnose.cut_graph import at_rest, cut_so_far, first_ones
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import spread_out
@@ -112,6 +113,7 @@ def frozen_parameter(signals: Signals, thresholds: Thresholds) -> Iterator[Findi
     view = _View(signals, matrix.names, steps, usable(matrix)[rows], matrices)
     trainable = trainable_mask(matrix.names, signals.parameter_info)
     taken = matrix.present[rows].sum(axis=0)
+    trainable &= ~at_rest(signals, matrix.names, taken > 0)
     moving = (matrix.present[rows] & (matrix.values[rows] != 0)).any(axis=0)
     replaced = _replaced(view, (taken == 0) & trainable)
     yield from _replaced_finding(view, replaced)

@@ -168,3 +168,20 @@ def test_notes_are_on_disk_while_the_run_goes_on(tmp_path):
         "first_late_gradients": 0,
     }
     recorder.close()
+
+
+def test_an_optimizer_that_steps_now_and_then_is_no_fault(tmp_path):
+    parts = torch.nn.ModuleList([loops.net(), loops.net()])
+    often, seldom = (loops.sgd(part) for part in parts)
+    with Recorder(tmp_path / "run", parts, [often, seldom]) as recorder:
+        for i in range(6):
+            for part, optimizer in zip(parts, (often, seldom)[: 1 + i % 2], strict=False):
+                optimizer.zero_grad()
+                loss = loops.loss_of(part, i)
+                loss.backward()
+                recorder.gradients(loss, optimizers=optimizer)
+                optimizer.step()
+            recorder.end_step()
+    run = load_run(tmp_path / "run")
+    assert not run.steps["skipped"].any()
+    assert run.manifest.loop == {"in_turn_steps": 5, "first_in_turn": 1}

@@ -222,3 +222,20 @@ def test_silent_on_one_snapshot_of_a_branch_that_rests() -> None:
     signals = signals_of(params, manifest=manifest_of())
     assert not found(frozen_parameter, signals)
     assert not any("frozen-parameter" in gap for gap in not_judged(signals))
+
+
+@pytest.mark.parametrize("snapshots", [2, 10])
+def test_silent_on_players_that_had_no_turn_in_the_snapshots(snapshots: int) -> None:
+    """Every hundredth step is one of the critic's; the actor's are the odd ones."""
+    absent = np.zeros((snapshots, 8), bool)
+    absent[:, :4] = True
+    params = store({"grad_l2": gradients(snapshots)}, absent={"grad_l2": absent})
+    told = manifest_of()
+    infos = [replace(one, group=int(i < 4)) for i, one in enumerate(told.parameters)]
+    told = replace(told, parameters=tuple(infos))
+    assert found(frozen_parameter, signals_of(params, manifest=told))
+    told = replace(told, loop={"in_turn_steps": 400, "first_in_turn": 1})
+    assert not found(frozen_parameter, signals_of(params, manifest=told))
+    absent[:, 4:6] = True  # of the one that had its turns
+    params = store({"grad_l2": gradients(snapshots)}, absent={"grad_l2": absent})
+    assert found(frozen_parameter, signals_of(params, manifest=told)) or snapshots == 2
