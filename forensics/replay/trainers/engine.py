@@ -133,7 +133,14 @@ class Engine:
                 restore_rng(self._after[0])
                 self._put_cursor(self._after[1])
             versions = [tensor._version for tensor in self._held_by_model()]
-            self._keep(*self._drawn(), versions)
+            try:
+                drawn = self._drawn()
+            except LoopEndedError as error:
+                raise NoBatchError(
+                    f"what the function builds ends before step {self._next:,}",
+                    where=f"the data of step {step:,}",
+                ) from error
+            self._keep(*drawn, versions)
         if step not in self._draws:
             raise NoBatchError("its data are no longer there", where=f"step {step:,}")
         self._step, draw = step, self._draws[step]

@@ -247,7 +247,25 @@ def silence(trainer: Any, aside: Path) -> None:
         callback.on_exception = _nothing
     trainer.save_checkpoint = _nothing
     trainer._default_root_dir = str(aside)
-    trainer.loggers = [DummyLogger()] if trainer.loggers else []
+    trainer.loggers = [_Nowhere(aside)] if trainer.loggers else []
+
+
+class _Nowhere(DummyLogger):
+    """A logger that takes in everything; whoever asks where it writes is sent aside."""
+
+    def __init__(self, aside: Path) -> None:
+        super().__init__()
+        self._aside = str(aside)
+
+    @property
+    def save_dir(self) -> str:
+        """What ``trainer.log_dir`` gives."""
+        return self._aside
+
+    @property
+    def log_dir(self) -> str:
+        """What modules ask their logger for."""
+        return self._aside
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

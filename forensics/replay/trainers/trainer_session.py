@@ -67,9 +67,14 @@ def open_session(
     Raises:
         NotReplayableError, InputError, UsageError: as there.
     """
-    if run.manifest is None or not names_a_maker(recipe):
+    if not names_a_maker(recipe):
         return open_recipe_session(
             run, recipe=recipe, device=device, tolerance=tolerance, say=say, crew=crew
+        )
+    if run.manifest is None:
+        raise NotReplayableError(
+            "there is no run.json, which says where the trainer's checkpoints are",
+            where="trainer",
         )
     found = rebuild(run.manifest, recipe=recipe, say=say)
     if device is not None:

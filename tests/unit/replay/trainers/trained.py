@@ -125,6 +125,7 @@ def make_lightning() -> Any:
     """Lightning's Trainer, module and loaders: 8 batches of 4 an epoch."""
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
 
     from forensics.record.trainers.lightning import ForensicsCallback
 
@@ -132,8 +133,10 @@ def make_lightning() -> Any:
         """Writes where the Trainer does, saves by itself, and tells of a training that ended."""
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            with (Path(trainer.default_root_dir) / "diary.txt").open("a") as file:
-                file.write(f"{trainer.global_step}\n")
+            for folder in (trainer.default_root_dir, trainer.log_dir):
+                Path(folder).mkdir(exist_ok=True, parents=True)
+                with (Path(folder) / "diary.txt").open("a") as file:
+                    file.write(f"{trainer.global_step}\n")
             trainer.save_checkpoint(home() / "own.ckpt")
 
         def on_exception(self, trainer: Any, *_: Any) -> None:
@@ -167,7 +170,7 @@ def make_lightning() -> Any:
         accumulate_grad_batches=setting("ACCUMULATION", 1),
         callbacks=[ForensicsCallback(home() / "run"), saving, Diary()],
         default_root_dir=home(),
-        logger=False,
+        logger=CSVLogger(home() / "logs"),
         enable_progress_bar=False,
         enable_model_summary=False,
     )
