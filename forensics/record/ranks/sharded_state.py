@@ -52,8 +52,8 @@ def packed(state: Mapping[str, Any], names: Names, *, rank: int) -> dict[str, An
     }
     given: dict[str, Any] = {n: t for n, t in tensors.items() if rank == 0 or is_distributed(t)}
     if rank == 0:
-        told = {part: value for part, value in rest.items() if value is not None}
-        given |= {part: _as_bytes({_VALUE: value}) for part, value in told.items()}
+        # What is None, too: a scaler that was not used is not one that was forgotten.
+        given |= {part: _as_bytes({_VALUE: value}) for part, value in rest.items()}
         given["step"] = state["step"]
     return {**given, _OF_RANK + rank_key(rank): _as_bytes(own)}
 

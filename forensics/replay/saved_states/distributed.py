@@ -17,6 +17,7 @@ from forensics.errors import InputError
 from forensics.replay.saved_states import roles
 from forensics.replay.saved_states.inert_pickle import Built, InertPickleError, read_pickle
 from forensics.replay.saved_states.mapped_file import MappedFile
+from forensics.replay.saved_states.owners import KnownParameters, known_parameters
 from forensics.replay.saved_states.resume_parts import missing_parts
 from forensics.replay.saved_states.saved_state import SavedState, StateValue
 from forensics.replay.saved_states.state_tree import leaves, refusing
@@ -120,18 +121,21 @@ def open_distributed_state(folder: Path) -> SavedState:
             )
     first = {item.name.partition(".")[0] for item in items}
     wrapped = bool(first & _WRAPPERS)
+    known = known_parameters(folder)
     present = {roles.role_of(name) for name in first} | ({roles.PARAM} if not wrapped else set())
     return SavedState(
         path=folder,
         format=f"torch.distributed.checkpoint, {len(sizes)} files",
         step=_step(folder, items),
         size=sum(sizes.values()),
-        values=lambda: _values(folder, items, wrapped=wrapped),
+        values=lambda: _values(folder, items, known, wrapped=wrapped),
         missing=missing_parts(present),
     )
 
 
-def _values(folder: Path, items: list[_Item], *, wrapped: bool) -> Iterator[StateValue]:
+def _values(
+    folder: Path, items: list[_Item], known: KnownParameters | None, *, wrapped: bool
+) -> Iterator[StateValue]:
     """File after file, in the order they lie on the disk."""
     parts_of: dict[str, int] = {}
     for item in items:
@@ -148,7 +152,10 @@ def _values(folder: Path, items: list[_Item], *, wrapped: bool) -> Iterator[Stat
             for inner, leaf in leaves(tree):
                 name = ".".join((item.name, *inner))
                 kind = _kind(name, wrapped)
-                owner = _inner(name, wrapped) if kind == roles.PARAM else _owner(name, parameters)
+                inner_name = _inner(name, wrapped)
+                if kind == roles.PARAM and known is not None and inner_name not in known.names:
+                    kind = roles.BUFFER
+                owner = inner_name if kind == roles.PARAM else _owner(name, parameters)
                 value = leaf.open() if isinstance(leaf, StoredTensor) else leaf
                 yield StateValue(name + part, kind, owner, value)
 

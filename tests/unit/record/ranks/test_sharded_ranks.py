@@ -274,6 +274,9 @@ def test_states_are_found_and_judged_without_a_recipe(made: Path) -> None:
         assert judge_state(info.path, verify=True).state is expected
     last = list_checkpoints(run_dir / "checkpoints")[-1].path
     assert {t.parameter for t in examine_state(last).bad if t.kind == "param"} == {"0.weight"}
+    healthy = list_checkpoints(made / "two" / "whole" / "checkpoints")[-1].path
+    examined = examine_state(healthy)
+    assert (examined.bad, examined.missing) == ((), ())  # no scaler was used: none is missing
     result = bisect_run(run_dir)
     assert [(c.step, c.verdict) for c in result.checkpoints][:1] == [(0, "good")]
     assert any(c.verdict == "bad" for c in result.checkpoints)
