@@ -45,17 +45,32 @@ class Entry:
 
 
 def entry_of(
-    optimizer: Optimizer, grads: Sequence[Tensor], *, measure: bool, closure: bool
+    optimizer: Optimizer,
+    grads: Sequence[Tensor],
+    known: list[float] | None = None,
+    *,
+    measure: bool,
+    closure: bool,
 ) -> Entry:
-    """What an optimizer is being handed: its gradients, and with ``measure`` their norms."""
+    """What an optimizer is being handed: its gradients, and with ``measure`` their norms.
+
+    Args:
+        optimizer: whose call it is.
+        grads: its gradients.
+        known: the norm of each, where they need not be measured.
+        measure: are the norms wanted?
+        closure: were the gradients computed within the call?
+    """
+    wanted = measure and known is None
     # Under a fused optimizer the scaler leaves the unscaling and the skip to the kernel.
     return Entry(
         optimizer,
         stamps(grads),
-        l2_norms([_values(grad) if grad.is_sparse else grad for grad in grads]) if measure else [],
+        l2_norms([_values(grad) if grad.is_sparse else grad for grad in grads]) if wanted else [],
         getattr(optimizer, "found_inf", None),
         getattr(optimizer, "grad_scale", None),
         closure,
+        l2=known or [],
     )
 
 

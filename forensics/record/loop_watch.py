@@ -105,10 +105,8 @@ class LoopWatch:
         self._untouched = Untouched(max_norm if len(self.optimizers) == 1 else None, first_step)
         self._applied: dict[int, Stamps] = {}
         self._inside: set[int] = set()
-        self._hooks: list[RemovableHandle] = []
+        self._hooks = [o.register_step_pre_hook(self._entered) for o in self.optimizers]
         self._leaving: dict[int, RemovableHandle] = {}
-        for optimizer in self.optimizers:
-            self._hooks.append(optimizer.register_step_pre_hook(self._entered))
         scales = read_scalars(self._scalers.scales()) or [1.0]
         self._seen = SeenStep(learning_rates(self.optimizers), scales)
 
@@ -254,11 +252,9 @@ class LoopWatch:
         unscaled = getattr(optimizer, "grad_scale", None) is None
         at = self.step_index
         known = self._untouched.norms_of(grads, at) if self._measure and unscaled else None
-        if known is None or self._untouched.in_full(at):
-            return entry_of(optimizer, grads, measure=self._measure, closure=closure)
-        entry = entry_of(optimizer, grads, measure=False, closure=closure)
-        entry.l2 = known
-        return entry
+        if self._untouched.in_full(at):
+            known = None
+        return entry_of(optimizer, grads, known, measure=self._measure, closure=closure)
 
     # -- gradients() ----------------------------------------------------------------------
 
