@@ -119,6 +119,10 @@ _MORE = {
         "mean_loss",
         "epoch_loss",
     ),
+    "skipped": (
+        *("step_skipped", "is_skipped", "was_skipped", "skip_step", "update_skipped"),
+        *("skipped_update", "optimizer_skipped", "optimizer_step_skipped"),
+    ),
     "scaler_scale": ("loss-scale", "loss-scale/loss-scale", "fp16_scale", "amp_scale"),
     "val_loss": ("validation loss", "valid/loss", "test_loss", "test/loss", "val/loss_epoch"),
     "time_s": ("train/time", "elapsed_s", "wall_clock_s"),

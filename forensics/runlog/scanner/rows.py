@@ -24,6 +24,7 @@ from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.scanner.coverage import with_interval
 from forensics.runlog.scanner.numbers import counts, floats
 from forensics.runlog.scanner.same_step import merge_same_step
+from forensics.runlog.scanner.skip_totals import with_sampled_flags
 from forensics.runlog.scanner.thinning import Thinning
 from forensics.runlog.schema import Kind, spec_of
 from forensics.runlog.steps import Column, StepTable, text_column
@@ -201,7 +202,7 @@ def finished(
 ) -> StepTable:
     """A table of columns in file order: sorted, cut at restarts, with what each row covers."""
     table = in_order(columns, lambda row: 0, log)
-    table = with_interval(table, facts)
+    table = with_sampled_flags(with_interval(table, facts))
     earlier = tuple(
         replace(with_interval(old, facts), source_format=source_format, facts=facts)
         for old in table.earlier

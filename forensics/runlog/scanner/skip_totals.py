@@ -18,6 +18,24 @@ _CALLED = re.compile(
 """What loops call a counter of all skips so far; ``skipped_steps`` alone may be of one row."""
 
 
+def with_sampled_flags(table: StepTable) -> StepTable:
+    """The table with ``skipped_steps`` where a flag is logged every so many steps.
+
+    It is the last step's: one step of the row. Rows next to each other that bear it are skipped
+    whole: a loss scaler at work is met at two such steps in a row once in a million.
+    """
+    if "skipped" not in table or "skipped_steps" in table or "covered_steps" not in table:
+        return table
+    told = table.present("skipped")
+    flag = np.asarray(table["skipped"], dtype=bool) & told
+    if not flag.any():
+        return table
+    beside = np.concatenate(([False], flag[:-1])) | np.concatenate((flag[1:], [False]))
+    covered = np.maximum(_covered(table), 1)
+    lost = np.where(flag & beside, covered, flag.astype(np.int64))
+    return replace(table, columns={**table.columns, "skipped_steps": Column(lost, told)})
+
+
 def with_named_total(table: StepTable) -> StepTable:
     """``with_skip_totals`` for a column that is called a total, and never falls."""
     for name, column in table.columns.items():

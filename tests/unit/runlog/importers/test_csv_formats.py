@@ -362,3 +362,10 @@ def test_objects_at_the_end_of_lines(tmp_path: Path) -> None:
     assert column(table, "loss") == [3.0 / s for s in range(1, 5)]
     assert "queue" not in table
     assert not any(repair.lossy for repair in table.repairs)
+
+
+def test_a_healthy_scalers_flag_logged_every_fifty_steps_is_one_step(tmp_path: Path) -> None:
+    rows = "".join(f"{i * 50},2.5,{int(i == 20)}\n" for i in range(40))
+    table = read(tmp_path, "step,loss,step_skipped\n" + rows)
+    assert table["skipped_steps"].sum() == 1
+    assert table.skip_brackets[0].first_step == 951

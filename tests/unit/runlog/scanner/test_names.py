@@ -35,6 +35,7 @@ from forensics.runlog.scanner.names import canonical_name, mapped_names, name_co
         ("TrainLoss", "loss"),
         ("opt_step", "step"),
         ("timesteps", "step"),
+        ("train/step_skipped", "skipped"),
         ("time/total_timesteps", "step"),
         ("batch_idx", "step"),
         ("grads/norm", "grad_l2_pre_clip"),

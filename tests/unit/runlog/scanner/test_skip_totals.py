@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from forensics.runlog.scanner.skip_totals import TOTAL, with_named_total, with_skip_totals
+from forensics.runlog.scanner.skip_totals import (
+    TOTAL,
+    with_named_total,
+    with_sampled_flags,
+    with_skip_totals,
+)
 from forensics.runlog.steps import StepTable
 
 
@@ -60,3 +65,12 @@ def test_a_column_that_is_called_a_total_is_a_counter(name: str) -> None:
 def test_any_other_column_is_left_alone(name: str, values: list[float]) -> None:
     it = StepTable.from_arrays({"step": [10, 20, 30], name: values})
     assert with_named_total(it) is it
+
+
+def test_a_flag_logged_every_fifty_steps_is_of_one_step() -> None:
+    columns = {"step": [50, 100, 150, 200, 250], "covered_steps": [50] * 5}
+    flags = StepTable.from_arrays({**columns, "skipped": [False, True, False, True, True]})
+    found = with_sampled_flags(flags)
+    assert found["skipped_steps"].tolist() == [0, 1, 0, 50, 50]
+    every = StepTable.from_arrays({"step": [1, 2], "skipped": [False, True]})
+    assert with_sampled_flags(every) is every
