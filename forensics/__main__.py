@@ -8,6 +8,20 @@ from typing import Any
 
 
 def run() -> int:
+    """What a shell starts: the command line, and an end that keeps its exit code."""
+    sys.unraisablehook = _interrupt_again
+    code = answer()
+    if code in (130, 143) or os.environ.get("WORLD_SIZE", "1") != "1":
+        # Threads of libraries are stopped midway, or wait for other ranks: as Python tears them
+        # down some abort, and the shell sees a crash.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+def answer() -> int:
     """Run the command line; an interrupt while it is still being imported is no traceback."""
     try:
         from forensics.cli import main
@@ -22,6 +36,24 @@ def run() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("forensics: interrupted\n")
         return 130
+
+
+def _interrupt_again(unraisable: Any) -> None:
+    """An interrupt that came within a callback of the garbage collector would be lost there."""
+    lost = isinstance(unraisable.exc_value, KeyboardInterrupt)
+    if not lost or not hasattr(signal, "pthread_kill"):  # not on Windows
+        sys.__unraisablehook__(unraisable)
+        return
+    import threading
+
+    number = signal.SIGINT
+    if type(unraisable.exc_value).__name__ == "TerminatedError":
+        number = signal.SIGTERM
+        _end_in_order_at_sigterm()
+    here = threading.get_ident()
+    later = threading.Timer(0.01, signal.pthread_kill, (here, number))
+    later.daemon = True
+    later.start()
 
 
 def _end_in_order_at_sigterm() -> None:

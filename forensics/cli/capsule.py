@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
+from forensics.cli.torch_start import import_torch
 from forensics.diagnose.capsule_verdict import CapsuleVerdict
 from forensics.errors import ExitCode, MissingExtraError
 from forensics.render.output import choose_format
@@ -40,6 +41,7 @@ def run(
     if find_spec("torch") is None:
         raise MissingExtraError("replaying needs torch", hint="pip install torch; reports do not")
     spare_the_input(out, map(str, path.glob("*") if path.is_dir() else [path]))
+    import_torch()
     from forensics.replay.capsule import run_capsule
 
     verdict = run_capsule(path, recipe=recipe, device=device)

@@ -12,6 +12,7 @@ import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.cli.streams import printed, say
+from forensics.cli.torch_start import import_torch
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.state_health import StateHealth
 from forensics.errors import ExitCode, InputError, MissingExtraError
@@ -54,6 +55,7 @@ def inspect(
             where="forensics inspect",
             hint="pip install torch",
         )
+    import_torch()
     spare_the_input(out, checkpoints)
     states, errors = _examine_all(checkpoints)
     chosen = choose_format(form, out)

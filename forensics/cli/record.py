@@ -11,6 +11,7 @@ import click
 
 from forensics.cli.record_progress import recording_progress
 from forensics.cli.streams import printed, say, write_stdout
+from forensics.cli.torch_start import import_torch
 from forensics.errors import ExitCode, ForensicsError, MissingExtraError, UsageError
 from forensics.record.config import Config
 from forensics.record.settings_toml import parse_assignments, read_settings, to_toml
@@ -89,6 +90,7 @@ def record(recipe: str | None, listing: bool, print_config: bool, **given: Any) 
         raise MissingExtraError(
             "recording needs torch", hint="pip install torch; reading runs does not"
         )
+    import_torch()
     from forensics.record.recipe_lookup import find_recipe
 
     if listing:
