@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -37,10 +38,16 @@ class SeenStep:
     def told(self, loss: Tensor | float, value: float, turn: set[int]) -> bool:
         """Take the loss that a turn was given; True where other optimizers' turn had another one.
 
+        Of several losses the first counts, unless a later one is not finite: who steps now and then
+        comes later, and a row is compared with those before it.
+
         Args:
             loss: as given.
             value: as read.
             turn: ids of the optimizers whose gradients are measured now.
         """
-        earlier, self.loss, self.loss_value = self.loss_value, loss, value
-        return earlier is not None and earlier != value and self.turns.isdisjoint(turn)
+        earlier = self.loss_value
+        other = earlier is not None and earlier != value and self.turns.isdisjoint(turn)
+        if not other or not math.isfinite(value):
+            self.loss, self.loss_value = loss, value
+        return other

@@ -117,7 +117,7 @@ class AcceleratedRecorder:
         """
         if not (self._due and self._accelerator.sync_gradients):
             return
-        if loss is None and not self._measured:
+        if loss is None and (not self._measured or len(self._optimizers) > 1):
             loss = self._mean_loss()
         self._losses, self._measured, self._stepped, self._due = [], False, False, False
         self._clipped.clear()

@@ -174,10 +174,15 @@ def test_an_optimizer_that_steps_now_and_then_is_no_fault(tmp_path):
     parts = torch.nn.ModuleList([loops.net(), loops.net()])
     often, seldom = (loops.sgd(part) for part in parts)
     with Recorder(tmp_path / "run", parts, [often, seldom]) as recorder:
+        first = []
         for i in range(6):
             for part, optimizer in zip(parts, (often, seldom)[: 1 + i % 2], strict=False):
                 optimizer.zero_grad()
                 loss = loops.loss_of(part, i)
+                if optimizer is often:
+                    first.append(loss.item())
+                elif i == 5:
+                    loss = loss * math.nan
                 loss.backward()
                 recorder.gradients(loss, optimizers=optimizer)
                 optimizer.step()
@@ -185,3 +190,4 @@ def test_an_optimizer_that_steps_now_and_then_is_no_fault(tmp_path):
     run = load_run(tmp_path / "run")
     assert not run.steps["skipped"].any()
     assert run.manifest.loop == {"in_turn_steps": 5, "first_in_turn": 1}
+    assert run.steps["loss"] == pytest.approx([*first[:5], math.nan], nan_ok=True)
