@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 NO_LEADER = "rank 0 has made no Recorder of this run in time"
 
 _made: Counter[str] = Counter()
-"""How many recorders this process has made of a run directory; how often it has told or asked."""
+"""How many recorders this process has made of a run directory."""
 
 
 def agreement(
@@ -67,8 +67,10 @@ def agreement(
 def as_rank_zero_knows(what: str, know: Callable[[], str], world: World) -> str:
     """What rank 0 knows and the others may not; rank 0 itself waits for nobody.
 
+    It counts until ``no_longer_known``: rank 0 may have told it before to nobody.
+
     Args:
-        what: it is, in a word; each rank asks for it as often as rank 0 does.
+        what: it is, in a word.
         know: asked on rank 0 alone.
         world: this rank among all.
 
@@ -77,8 +79,7 @@ def as_rank_zero_knows(what: str, know: Callable[[], str], world: World) -> str:
     """
     if world.size == 1:
         return know()
-    store, key = _store(), f"forensics/{what}/{_made[what]}"
-    _made[what] += 1
+    store, key = _store(), f"forensics/{what}"
     if world.leads:
         known = know()
         if store is not None:
@@ -91,6 +92,13 @@ def as_rank_zero_knows(what: str, know: Callable[[], str], world: World) -> str:
         return str(store.get(key).decode())
     except RuntimeError:
         return ""
+
+
+def no_longer_known(what: str, world: World) -> None:
+    """Rank 0 takes back what it has told; the others have asked for it before."""
+    store = _store() if world.size > 1 and world.leads else None
+    if store is not None:
+        store.delete_key(f"forensics/{what}")
 
 
 def plan_of(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from forensics.record.exits import close_after
 from forensics.record.precision import Precision
 from forensics.record.provenance import describe_run, package_version
-from forensics.record.ranks.agreement import as_rank_zero_knows
+from forensics.record.ranks.agreement import as_rank_zero_knows, no_longer_known
 from forensics.record.ranks.world import current_world, unwrapped
 from forensics.record.recorder import Recorder
 from forensics.record.trainers.collectives import mark_waits
@@ -43,6 +44,8 @@ _PRECISION = {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32"}
 _COLLECTIVES = ("all_gather", "barrier", "broadcast", "reduce_boolean_decision")
 """Of a strategy. Not ``reduce``: where it is another one than before, Lightning takes a metric that
 it reduces for another metric of the same name, and raises."""
+_FOLDER = "log-dir"
+"""What rank 0 alone knows: the version that its logger has counted to."""
 
 
 class ForensicsCallback(Callback):
@@ -157,10 +160,13 @@ class ForensicsCallback(Callback):
         """Where the run lies; None where only rank 0 knows, and has no callback."""
         if self.run_dir:
             return Path(self.run_dir)
-        told = as_rank_zero_knows("log-dir", lambda: _log_dir(trainer), current_world())
+        told = as_rank_zero_knows(_FOLDER, lambda: _log_dir(trainer), current_world())
         return Path(told) / "forensics" if told else None
 
     def _close(self, trainer: Any, error: BaseException | None) -> None:
+        if not self.run_dir:
+            with suppress(Exception):  # the others may be gone already, and the store with them
+                no_longer_known(_FOLDER, current_world())
         if self.recorder is not None:
             self._note_states(trainer)
             if self._leave is not None:

@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from forensics.record.ranks import agreement
 from forensics.record.ranks.agreement import agreement as agree
-from forensics.record.ranks.agreement import as_rank_zero_knows
+from forensics.record.ranks.agreement import as_rank_zero_knows, no_longer_known
 from forensics.record.ranks.world import World
 
 
@@ -37,19 +37,22 @@ def ask(world):
 
 
 def test_what_rank_zero_knows_is_known_on_all(store):
-    assert as_rank(0, ask) == "of rank 0"
-    assert as_rank(1, ask) == "of rank 0"
+    assert ask(World(0, 2)) == "of rank 0"
+    assert ask(World(1, 2)) == "of rank 0"
 
 
 def test_rank_zero_waits_for_nobody_and_nobody_waits_for_ever_for_it(store, monkeypatch):
-    assert as_rank(1, ask) == ""
+    assert ask(World(1, 2)) == ""
     monkeypatch.setattr(agreement, "PATIENCE_S", 3600.0)  # whoever waits here never ends
     assert ask(World(0, 2)) == "of rank 0"
 
 
-def test_a_second_question_is_not_answered_with_the_first_answer(store):
+def test_what_rank_zero_told_before_to_nobody_is_no_answer(store):
     assert ask(World(0, 2)) == "of rank 0"
-    assert ask(World(1, 2)) == ""  # its own second question: rank 0 has asked it once
+    no_longer_known("folder", World(1, 2))  # not for this rank to say
+    assert ask(World(1, 2)) == "of rank 0"
+    no_longer_known("folder", World(0, 2))
+    assert ask(World(1, 2)) == ""
 
 
 def test_one_process_answers_itself(monkeypatch):

@@ -127,10 +127,11 @@ def with_huggingface(folder: Path) -> None:
 # -- Lightning ------------------------------------------------------------------------------------
 
 
-def with_lightning(run_dir: Path, home: Path, strategy: Any, *, alone: bool = False) -> None:
-    """A Trainer, by default with its callback on every rank."""
+def with_lightning(run_dir: Path | None, home: Path, strategy: Any, *, alone: bool = False) -> None:
+    """A Trainer, by default with its callback on every rank; it may choose the folder itself."""
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
     from torch.distributed.fsdp import fully_shard
 
     from forensics.record.trainers.lightning import ForensicsCallback
@@ -160,7 +161,7 @@ def with_lightning(run_dir: Path, home: Path, strategy: Any, *, alone: bool = Fa
     loader = torch.utils.data.DataLoader(batches, batch_size=None)
     callbacks: list[Any] = [ModelCheckpoint(home / "states", every_n_train_steps=4, save_top_k=-1)]
     if rank() == 0 or not alone:
-        callbacks.append(ForensicsCallback(None if alone else run_dir))
+        callbacks.append(ForensicsCallback(run_dir))
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -171,7 +172,7 @@ def with_lightning(run_dir: Path, home: Path, strategy: Any, *, alone: bool = Fa
         callbacks=callbacks,
         default_root_dir=home,
         use_distributed_sampler=False,  # each rank's batches are its own
-        logger=False,
+        logger=run_dir is None and CSVLogger(home),
         enable_progress_bar=False,
         enable_model_summary=False,
     )
@@ -215,9 +216,9 @@ def run_rank(rank: int, folder: Path, port: int) -> None:
     with_huggingface(folder)
     with_fabric(folder / "fabric")
     with_lightning(folder / "lightning", folder / "ddp", "ddp")
-    with_lightning(folder / "alone", folder / "alone", "ddp", alone=True)
+    with_lightning(None, folder / "alone", "ddp", alone=True)
     by_two = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
-    with_lightning(folder / "lightning-sharded", folder / "sharded", by_two)
+    with_lightning(None, folder / "lightning-sharded", by_two)
 
 
 if __name__ == "__main__":
