@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin, Persistence
-from forensics.replay.another_training import another
+from forensics.diagnose.bisection_result import (
+    BisectStatus,
+    Departure,
+    FaultKind,
+    Origin,
+    Persistence,
+)
+from forensics.replay.another_training import another, is_another
 from forensics.replay.bisection_answer import outside_origin
 from forensics.replay.case import Case
 from forensics.replay.detection import Detector, Passage
@@ -27,9 +33,7 @@ def silent_inquiry(case: Case, session: Session) -> None:
     case.sound = search.sound
     case.notes += search.notes
     if fault is None and isinstance(session, TrainerSession) and session.never_as_recorded:
-        case.sound = []  # what another training applied is none of the record's
-        case.notes.append(another(session.never_as_recorded))
-        nothing_found(case)
+        _of_another(case, session.never_as_recorded)
     elif fault is not None:
         if _is_of_the_record(case, session, fault.step):
             _silently_located(case, session, fault)
@@ -41,6 +45,13 @@ def silent_inquiry(case: Case, session: Session) -> None:
         _sweep(case, session, search)
     else:
         nothing_found(case)
+
+
+def _of_another(case: Case, gone: Departure) -> None:
+    """Nothing is wrong in what is another training: what that applied is none of the record's."""
+    case.sound = []
+    case.notes.append(another(gone))
+    nothing_found(case)
 
 
 def _worth_a_look(case: Case, session: Session) -> list[int]:
@@ -105,6 +116,9 @@ def _last_trained(case: Case, session: Session) -> int:
 def _swept(case: Case, session: Session, passage: Passage) -> None:
     """No step of the replay is bad; is it the record?"""
     gone = passage.departure
+    if gone is not None and is_another(session, gone, passage.first):
+        _of_another(case, gone)
+        return
     lost = None if gone is None else find_lost(session, gone.step)
     if lost is not None:
         case.found.update(

@@ -76,11 +76,11 @@ def test_a_healthy_record_stays_so_whatever_the_data_are_now(
     prepare()
     trained.make_huggingface().train()
     prepare(DATA=5)
-    sound = bisected(tmp_path / "run", MAKE)
+    sound = bisected(tmp_path / "run", MAKE, until_step=3)
     assert "looked into closely" not in sound.reason
     assert any("this replay is another training than the recorded one" in n for n in sound.notes)
     prepare(ZERO=3)
-    bad = bisected(tmp_path / "run", MAKE)
+    bad = bisected(tmp_path / "run", MAKE, until_step=3)
     assert (bad.status, bad.origin) == (BisectStatus.NOT_BISECTABLE, None)
     assert any("where the record is sound" in note for note in bad.notes)
 
