@@ -12,10 +12,10 @@ import click
 
 from forensics.cli.bisect_progress import bisection_progress
 from forensics.cli.output_options import look, output_options, put, spare_the_input
-from forensics.cli.streams import say
+from forensics.cli.streams import say, write_stdout
 from forensics.cli.torch_start import import_torch
 from forensics.diagnose.finding import Severity
-from forensics.errors import ExitCode, ForensicsError, MissingExtraError
+from forensics.errors import ExitCode, ForensicsError, MissingExtraError, OutputError
 from forensics.render.output import choose_format
 from forensics.settings import SEVERITIES
 
@@ -124,8 +124,18 @@ def bisect(
         spare_the_input(out, (path,))
         with bisection_progress() as progress:
             result = bisect_run(path, progress=progress, **options)
-        put(_rendered(result, choose_format(form, out), out), out)
+        _put(result, choose_format(form, out), out)
     return _exit_code(result, fail_on)
+
+
+def _put(result: BisectionResult, form: str, out: Path | None) -> None:
+    """Write the answer; where ``--out`` does not take it, print it: it took minutes to get."""
+    try:
+        put(_rendered(result, form, out), out)
+    except OutputError:
+        if out is not None:
+            write_stdout(_rendered(result, form, None))
+        raise
 
 
 def _follow(path: str, options: dict[str, Any]) -> ExitCode:

@@ -134,6 +134,17 @@ def test_an_interrupted_bisection_prints_its_partial_answer(
     assert "VERDICT   interrupted: stopped at step 5,210" in text
 
 
+def test_an_answer_that_the_disk_does_not_take_is_printed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: Any, **__: Any) -> BisectionResult:
+        return replace(partial(), first_bad_step=77)
+
+    monkeypatch.setattr(forensics.replay.bisect, "bisect_run", stopped)
+    text = told(capsys, run, "--out", run / "no" / "such" / "folder.json", code=2)
+    assert json.loads(text)["bisection"]["first_bad_step"] == 77
+
+
 def test_the_log_is_never_written_over(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told(capsys, run, "--out", run / "steps.csv", code=2)
     assert (run / "steps.csv").read_text().startswith("step,")
