@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,14 @@ from forensics.errors import InputError, MissingExtraError
 from forensics.runlog.stores.scheme import is_uri
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future, as_completed
 
-_PATIENCE = "15s"
-"""How long a scheduler may take to answer."""
+_PATIENCE_S = 15.0
+"""Seconds that a scheduler may take to answer, and that may pass without a worker and a word."""
+_ALONE_S = 600.0
+"""Seconds without a scheduler or any worker after which nobody is waited for any more."""
+_LOOK_S = 2.0
+_PAUSE_S = 0.02
 
 
 def survey_on_dask(
@@ -66,6 +72,7 @@ def _client(scheduler: str | None, jobs: int | None) -> Iterator[Client]:
     except ImportError:
         hint = "pip install dask distributed"
         raise MissingExtraError("needs dask", where="--engine dask", hint=hint) from None
+    _silence()
     with ExitStack() as stack:
         where: Any = scheduler
         if scheduler is None:
@@ -76,12 +83,41 @@ def _client(scheduler: str | None, jobs: int | None) -> Iterator[Client]:
                     dashboard_address=":0",
                 )
             )
-        try:
-            client = Client(where, timeout=_PATIENCE)
-        except (OSError, ValueError) as error:
-            hint = "start one with `dask scheduler`, or leave --scheduler out"
-            raise InputError("no dask scheduler answers", where=scheduler, hint=hint) from error
+        client = _connected(Client, where)
         yield stack.enter_context(client)
+
+
+def _silence() -> None:
+    """A scheduler that goes is told in one line: dask would log where in its code it noticed."""
+    import logging
+
+    for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm.tcp"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _connected(kind: Callable[..., Client], where: Any) -> Client:
+    """A client of a scheduler; whoever is no scheduler may say anything, or nothing for ever.
+
+    Raises:
+        InputError: no scheduler answers in time.
+    """
+    made: list[Client] = []
+    failed: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            made.append(kind(where, timeout=_PATIENCE_S))
+        except Exception as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(2 * _PATIENCE_S)
+    if made:
+        return made[0]
+    hint = "start one with `dask scheduler`, or leave --scheduler out"
+    cause = failed[0] if failed else None
+    raise InputError("no dask scheduler answers", where=where, hint=hint) from cause
 
 
 def _judged(
@@ -107,17 +143,75 @@ def _results(
     client: Client, chunks: Iterable[tuple[str, ...]], choice: Choice, judge: Judge
 ) -> Iterator[tuple[tuple[str, ...], list[SurveyRow] | None]]:
     """Each chunk and its rows, as they come; None where it took its workers along."""
-    from distributed import KilledWorker, as_completed
+    from distributed import CancelledError, KilledWorker, as_completed
 
     futures = {
         client.submit(judge_chunk, judge, chunk, choice, pure=False): chunk for chunk in chunks
     }
-    for future in as_completed(futures):
+    lonely = _Lonely(client)
+    for future in _as_they_come(as_completed(futures), lonely):
         try:
             rows = future.result()
         except KilledWorker:
             rows = None
+        except CancelledError:
+            raise lonely.lost() from None
         except ImportError as error:
             hint = "install the same version of forensics where the workers run"
             raise InputError(f"a dask worker has {error}", hint=hint) from error
         yield futures.pop(future), rows
+
+
+def _as_they_come(results: as_completed, lonely: _Lonely) -> Iterator[Future[Any]]:
+    """Finished chunks; meanwhile somebody sees whether there is anyone who could finish more."""
+    while results.count() or results.has_ready():
+        if not results.has_ready():
+            lonely.look()
+            time.sleep(_PAUSE_S)
+            continue
+        yield from results.next_batch(block=False)
+
+
+class _Lonely:
+    """Notices that the scheduler or all workers are gone: dask itself would wait for ever.
+
+    Args:
+        client: of the cluster.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._where = client.scheduler.address if client.scheduler is not None else None
+        self._seen = self._looked = time.monotonic()
+        self._said = False
+
+    def look(self) -> None:
+        """Say it after a while, and give up after a long one.
+
+        Raises:
+            InputError: there has been nobody for too long.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        if self._client.status != "running":
+            what = "the dask scheduler is gone"
+        elif self._client.scheduler_info(n_workers=1)["workers"]:
+            self._seen, self._said = now, False
+            return
+        else:
+            what = "there is no dask worker"
+        if now - self._seen >= _ALONE_S:
+            raise self.lost(what)
+        if now - self._seen >= _PATIENCE_S and not self._said:
+            self._said = True
+            import logging
+
+            text = f"forensics: {what}; waited for up to {_ALONE_S / 60:g} minutes"
+            logging.getLogger("forensics").warning(text)
+
+    def lost(self, what: str = "the dask scheduler is gone") -> InputError:
+        """Nobody is there to go on."""
+        hint = "start it again; with --catalogue what was judged is kept"
+        return InputError(what, where=self._where, hint=hint)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from forensics.diagnose import survey_dask
 from forensics.diagnose.survey import Choice, SurveyRow
 from forensics.diagnose.survey_dask import survey_on_dask
 from forensics.diagnose.survey_pool import survey
@@ -63,7 +64,7 @@ def test_a_run_that_takes_every_worker_along_is_one_row(scheduler: str) -> None:
 
 def test_no_scheduler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("forensics.diagnose.survey_dask._PATIENCE", "0.2s")
+    monkeypatch.setattr("forensics.diagnose.survey_dask._PATIENCE_S", 0.2)
     with pytest.raises(InputError, match="no dask scheduler answers"):
         survey_on_dask(["a"], Choice(), scheduler="tcp://127.0.0.1:9")
 
@@ -72,3 +73,44 @@ def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match=r"pip install dask distributed"):
         survey_on_dask(["a"], Choice())
+
+
+class Cluster:
+    """As much of a client as tells who is there."""
+
+    scheduler = None
+
+    def __init__(self, status: str, workers: int) -> None:
+        self.status, self.workers = status, workers
+
+    def scheduler_info(self, n_workers: int) -> dict[str, dict[int, None]]:
+        del n_workers
+        return {"workers": dict.fromkeys(range(self.workers))}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "what"),
+    [
+        (Cluster("running", 0), "there is no dask worker"),
+        (Cluster("connecting", 2), "the dask scheduler is gone"),
+        (Cluster("running", 1), ""),
+    ],
+)
+def test_nobody_is_waited_for_for_ever(
+    cluster: Cluster,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(survey_dask, "_LOOK_S", 0.0)
+    monkeypatch.setattr(survey_dask, "_PATIENCE_S", 0.0)
+    lonely = survey_dask._Lonely(cluster)  # type: ignore[arg-type]
+    lonely.look()
+    lonely.look()
+    assert [what in message for message in caplog.messages] == [True] * bool(what)
+    monkeypatch.setattr(survey_dask, "_ALONE_S", 0.0)
+    if what:
+        with pytest.raises(InputError, match=what):
+            lonely.look()
+    else:
+        lonely.look()
