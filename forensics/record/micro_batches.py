@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -43,7 +45,9 @@ class MicroBatches:
         self._hook = None
         leaves = [p for _, p in named_parameters if p.requires_grad and p.is_leaf]
         if notes is not None and leaves and len(optimizers) == 1:
-            self._hook = leaves[-1].register_post_accumulate_grad_hook(self._count)
+            # torch's side of a hook is none that a garbage collector sees: it must not hold us.
+            count = weakref.WeakMethod(self._count)
+            self._hook = leaves[-1].register_post_accumulate_grad_hook(partial(_call, count))
 
     def add(self, loss: Loss) -> None:
         """The loss of one micro-batch, as it goes backward; nothing is read off the device."""
@@ -79,5 +83,10 @@ class MicroBatches:
         if self._hook is not None:
             self._hook.remove()
 
-    def _count(self, parameter: Tensor) -> None:
+    def _count(self) -> None:
         self._backwards += 1
+
+
+def _call(method: weakref.WeakMethod[Callable[[], None]], _: Tensor) -> None:
+    if (alive := method()) is not None:
+        alive()
