@@ -42,7 +42,8 @@ class _LoaderBatches:
     def __init__(self, make_loader: Callable[[], Iterable[Any]]) -> None:
         self._make_loader = make_loader
         self._reading: Iterator[Any] | None = None
-        self._step, self._batch = -1, None
+        self._step = -1
+        self._batch: Any = None
 
     def __call__(self, step: int) -> Any:
         with torch.random.fork_rng(devices=[]):
