@@ -76,15 +76,16 @@ def local_norms(signals: Signals) -> RankColumn:
     return RankColumn(np.where(hidden, np.nan, plain.values), plain.present & ~hidden)
 
 
-def own_local_bad(signals: Signals) -> BoolArray:
-    """Where rank 0's own gradients, before the reduction, are known to be bad; shape (rows,)."""
-    bad = np.zeros(len(signals), dtype=bool)
+def own_local_norm(signals: Signals) -> RankColumn:
+    """Rank 0's gradient norm before the reduction, as its own rank file says; R is 1."""
+    values = np.full((1, len(signals)), np.nan)
+    present = np.zeros((1, len(signals)), dtype=bool)
     table = signals.run.rank_zero
     if table is not None and "grad_l2_local" in table and len(table):
         mine, theirs = _common_rows(signals, table)
-        local = np.asarray(table["grad_l2_local"], dtype=np.float64)[theirs]
-        bad[mine] = table.present("grad_l2_local")[theirs] & ~np.isfinite(local)
-    return bad
+        values[0, mine] = np.asarray(table["grad_l2_local"], dtype=np.float64)[theirs]
+        present[0, mine] = table.present("grad_l2_local")[theirs]
+    return RankColumn(values, present)
 
 
 def all_bad_at_once(signals: Signals, row: int) -> int:
@@ -93,7 +94,8 @@ def all_bad_at_once(signals: Signals, row: int) -> int:
     In the row before none was bad: what one rank alone makes is in the weights of all a step later.
     """
     losses, norms = rank_column(signals, "loss"), local_norms(signals)
-    bad = np.vstack((signals.loss_bad | own_local_bad(signals), losses.bad | norms.bad))
+    own_bad = signals.loss_bad | own_local_norm(signals).bad[0]
+    bad = np.vstack((own_bad, losses.bad | norms.bad))
     manifest = signals.run.manifest
     known = len(bad) if manifest is None else max(len(bad), manifest.world_size)
     first = bool(bad[:, row].all()) and not (row and bad[:, row - 1].any())

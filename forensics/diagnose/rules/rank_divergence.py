@@ -31,7 +31,7 @@ from forensics.diagnose.ranks import (
     apart,
     data_position,
     local_norms,
-    own_local_bad,
+    own_local_norm,
     rank_column,
     reduced_norms,
 )
@@ -63,15 +63,25 @@ def rank_divergence(signals: Signals, thresholds: Thresholds) -> Iterator[Findin
 
 def _one_sided(signals: Signals, thresholds: Thresholds) -> Iterator[Finding]:
     """Steps at which some ranks are bad and others are not."""
-    losses, norms = rank_column(signals, "loss"), local_norms(signals)
-    own_bad, own_seen = signals.loss_bad, signals.present("loss")
-    bad = np.vstack((own_bad | own_local_bad(signals), losses.bad | norms.bad))
-    seen = np.vstack((own_seen, losses.present | norms.present))
+    losses, norms = _of_all_ranks(signals)
+    bad, seen = losses.bad | norms.bad, losses.present | norms.present
     some = bad.any(axis=0) & (seen & ~bad).any(axis=0)
-    only_norms = ~(own_bad | losses.bad.any(axis=0))
-    some &= ~(only_norms & signals.scaling.routine)
+    some &= ~(~losses.bad.any(axis=0) & signals.scaling.routine)
     for episode in told_episodes(np.flatnonzero(some), thresholds.gap):
         yield _bad_rank(signals, (losses, norms), np.flatnonzero(bad[:, episode.first]), episode)
+
+
+def _of_all_ranks(signals: Signals) -> tuple[RankColumn, RankColumn]:
+    """Loss and local gradient norm of every rank, rank 0 first; shape (1 + R, rows) each."""
+    losses, norms = rank_column(signals, "loss"), local_norms(signals)
+    own = RankColumn(signals.loss[None], signals.present("loss")[None])
+    return _stacked(own, losses), _stacked(own_local_norm(signals), norms)
+
+
+def _stacked(own: RankColumn, others: RankColumn) -> RankColumn:
+    return RankColumn(
+        np.vstack((own.values, others.values)), np.vstack((own.present, others.present))
+    )
 
 
 def _bad_rank(
@@ -81,18 +91,13 @@ def _bad_rank(
     first, rank = episode.first, int(bad[0])
     step = signals.step_at(first)
     around = spread_out(np.arange(max(0, first - 2), min(len(signals), first + 3)))
-    own = signals.loss if rank == 0 else losses.values[rank - 1]
     named = f"rank {rank}" if len(bad) == 1 else f"{len(bad)} ranks (rank {rank} the first)"
-    evidence = [_points(signals, f"loss of rank {rank}", own, around)]
-    what = "loss"
-    if rank and not losses.bad[rank - 1, first]:
-        what = "local gradient norm"
-        evidence = [
-            _points(signals, f"local gradient norm of rank {rank}", norms.values[rank - 1], around)
-        ]
-    if rank:
+    by_loss = bool(losses.bad[rank, first])
+    what, column = ("loss", losses) if by_loss else ("local gradient norm", norms)
+    evidence = [_points(signals, f"{what} of rank {rank}", column.values[rank], around)]
+    if rank or not by_loss:
         evidence.append(_points(signals, "loss of rank 0", signals.loss, around))
-    value = float(evidence[0].values[evidence[0].steps.index(step)])
+    value = float(column.values[rank, first])
     more = f", in {steps(episode.rows)} so far" if episode.rows > 1 else ""
     position = data_position(signals, rank, step)
     there = "" if position is None else f" (data position {position:,})"

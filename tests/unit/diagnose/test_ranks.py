@@ -57,6 +57,18 @@ def test_a_loss_that_is_bad_on_all_ranks_at_once_is_no_rank_s_data() -> None:
     assert not found(rank_divergence, signals)
 
 
+def test_a_local_norm_of_rank_zero_is_named_where_its_loss_is_finite() -> None:
+    zero = rank_log(0, grad_l2_local=np.nan)
+    signals = run(own_log(grad_l2_pre_clip=np.nan), rank_log(1), zero=zero)
+    (finding,) = found(rank_divergence, signals)
+    assert finding.message.startswith("the local gradient norm of rank 0 is NaN at step 120 while")
+    norm, loss = finding.evidence
+    assert (norm.signal, loss.signal) == ("local gradient norm of rank 0", "loss of rank 0")
+    at = norm.steps.index(120)
+    assert np.isnan(norm.values[at])
+    assert np.isfinite(loss.values).all()
+
+
 def test_a_loss_that_is_bad_on_one_rank_alone_is_that_rank_s() -> None:
     signals = run(own_log(loss=np.nan), rank_log(1))
     (finding,) = found(nonfinite_loss, signals)
