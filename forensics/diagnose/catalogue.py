@@ -164,12 +164,17 @@ def _row(entry: Entry, path: str) -> SurveyRow:
     )
 
 
-def _table(entries: Sequence[Entry]) -> pa.Table:
+def _schema() -> pa.Schema:
     import pyarrow as pa
 
     kinds = {"step": pa.int64(), "steps": pa.int64(), "wasted": pa.float64()}
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
-    return pa.Table.from_pylist(list(entries), schema=schema)
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+
+
+def _table(entries: Sequence[Entry]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pylist(list(entries), schema=_schema())
 
 
 def _read(path: Path) -> dict[str, Entry]:
@@ -186,12 +191,27 @@ def _read(path: Path) -> dict[str, Entry]:
         return {}
     try:
         with pq.ParquetFile(path) as file:
-            if not set(COLUMNS).issubset(file.schema_arrow.names):
+            if not _is_catalogue(file.schema_arrow):
                 raise InputError("is no catalogue of a scan", where=path, hint=hint)
             entries = file.read(columns=list(COLUMNS)).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError("cannot be read as Parquet", where=path, hint=hint) from error
+    if not all(map(_is_row, entries)):
+        raise InputError("has rows that no scan writes", where=path, hint=hint)
     return {entry["path"]: entry for entry in entries}
+
+
+def _is_catalogue(schema: pa.Schema) -> bool:
+    """Has it our columns, of our types? Further ones are lost at the next save."""
+    return all(
+        name in schema.names and schema.field(name).type == _schema().field(name).type
+        for name in COLUMNS
+    )
+
+
+def _is_row(entry: Entry) -> bool:
+    whole = all(value is not None for name, value in entry.items() if name != "step")
+    return whole and (not entry["severity"] or entry["severity"].upper() in Severity.__members__)
 
 
 @contextmanager

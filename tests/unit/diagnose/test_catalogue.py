@@ -135,3 +135,29 @@ def test_the_file_is_a_plain_table(tmp_path: Path) -> None:
     assert tuple(table.column_names) == COLUMNS
     row = table.to_pylist()[0]
     assert (row["root"], row["step"], row["severity"]) == ("nonfinite-loss", 40, "critical")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "what"),
+    [
+        ("steps", ["3"], "is no catalogue"),
+        ("severity", ["awful"], "has rows that no scan writes"),
+        ("path", [None], "has rows that no scan writes"),
+    ],
+)
+def test_a_table_like_a_catalogue_is_refused_too(
+    tmp_path: Path, column: str, values: list[object], what: str
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = tmp_path / "c.parquet"
+    scanned(file, [str(write_run(tmp_path / "a"))])
+    table = pq.read_table(file)
+    kind = pa.string()
+    changed = table.set_column(
+        table.column_names.index(column), column, pa.array(values, type=kind)
+    )
+    pq.write_table(changed, file)
+    with pytest.raises(InputError, match=what):
+        Catalogue(file, Choice())
