@@ -52,9 +52,10 @@ def cut_so_far(signals: Signals) -> CutSoFar | None:
     if not 0 < len(taken) < FEW:
         return None
     wanted = trainable_mask(matrix.names, signals.parameter_info)
-    wanted &= ~at_rest(signals, matrix.names, matrix.present[taken].any(axis=0))
+    reached = np.asarray(matrix.present[taken].any(axis=0))
+    wanted &= ~at_rest(signals, matrix.names, reached)
     matrices = matrix_mask(matrix.names, signals.parameter_info)
-    cut = first_ones(wanted & ~matrix.present[taken].any(axis=0), matrices)
+    cut = first_ones(wanted & ~reached, matrices)
     if not cut.any():
         return None
     names = np.asarray(matrix.names)[cut]

@@ -315,6 +315,21 @@ class TestNullRecorder:
             recorder.count_tokens(3)
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_clip_by_its_norm_is_torchs_clip(self):
+        """By NaN it would be the end of the training."""
+        model = torch.nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.full((4, 3), 9.0)).square().sum().backward()
+        norm = NullRecorder(optimizer).gradients()
+        assert norm == NullRecorder().gradients(optimizers=[optimizer])
+        grads = [p.grad.clone() for p in model.parameters()]
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.tensor(norm))
+        mine = [p.grad.clone() for p in model.parameters()]
+        for parameter, grad in zip(model.parameters(), grads, strict=True):
+            parameter.grad = grad
+        assert norm == torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        assert all(torch.equal(a, p.grad) for a, p in zip(mine, model.parameters(), strict=True))
+
 
 def test_how_it_ended_is_written_before_anything_is_waited_for(tmp_path, monkeypatch):
     """Other ranks that a last state needs may be gone, and a launcher is quick to kill."""
