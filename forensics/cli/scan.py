@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,14 @@ from forensics.diagnose.catalogue import Catalogue
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.survey import Choice, Search, SurveyRow, find_runs, shown_path, worst
 from forensics.diagnose.survey_pool import survey
-from forensics.errors import ExitCode, ForensicsError, InputError, UsageError, without_secrets
+from forensics.errors import (
+    ExitCode,
+    ForensicsError,
+    InputError,
+    OutputError,
+    UsageError,
+    without_secrets,
+)
 from forensics.render.output import choose_format
 from forensics.runlog.stores.scheme import is_uri
 from forensics.settings import SEVERITIES, load_settings
@@ -113,7 +121,7 @@ def scan(
     kept = None if catalogue is None else Catalogue(Path(catalogue), choice)
     known = [] if kept is None else kept.known(paths, search.marks)
     judged = partial(_engine(engine, scheduler), choice=choice, jobs=jobs)
-    rows = _survey(paths, known, judged, kept)
+    rows = _survey(paths, known, judged, kept, gone)
     shown = [replace(row, path=without_secrets(row.path)) for row in rows]
     put(_rendered(shown, choose_format(form, out), out), out)
     _tell_passed(search.passed, verbose=verbose)
@@ -154,13 +162,23 @@ def _engine(name: str, scheduler: str | None) -> Engine:
 
 
 def _survey(
-    paths: Sequence[str], known: Sequence[SurveyRow], judged: Engine, kept: Catalogue | None
+    paths: Sequence[str],
+    known: Sequence[SurveyRow],
+    judged: Engine,
+    kept: Catalogue | None,
+    failed: list[ForensicsError],
 ) -> list[SurveyRow]:
-    """Judge those that the catalogue does not know as they are, and put them into it."""
+    """Judge those that the catalogue does not know as they are, and put them into it.
+
+    A catalogue that cannot be written costs no table: why goes to ``failed``.
+    """
     left = set(paths) - {row.path for row in known}
     rows = _with_bar([path for path in paths if path in left], judged, kept) if left else []
     if kept is not None:
-        kept.save()
+        try:
+            kept.save()
+        except OutputError as error:
+            failed.append(error)
         say(f"{kept.path}: {len(known):,} of {len(paths):,} runs as they were, not judged again")
     return sorted((*known, *rows), key=lambda row: row.order)
 
@@ -179,7 +197,8 @@ def _with_bar(paths: Sequence[str], judged: Engine, kept: Catalogue | None) -> l
             return judged(paths, on_row=on_row)
         except BaseException:
             if kept is not None:
-                kept.save()
+                with suppress(OutputError):  # how it was interrupted is what is to be told
+                    kept.save()
             raise
 
 

@@ -60,6 +60,10 @@ class Catalogue:
         if not path.absolute().parent.is_dir():  # said before an hour of judging, not after it
             hint = "make it, or choose another --catalogue"
             raise OutputError("its directory does not exist", where=path, hint=hint)
+        if not os.access(path.absolute().parent, os.W_OK):
+            raise OutputError(
+                "its directory cannot be written", where=path, hint="choose another --catalogue"
+            )
         self.path = path
         self._settings = _digest(choice)
         self._marks: dict[str, str] = {}
@@ -107,7 +111,9 @@ class Catalogue:
             "fingerprint": self._marks.get(row.path, ""),
         }
         if time.monotonic() - self._saved > _EVERY_S:
-            self.save()
+            self._saved = time.monotonic()
+            with suppress(OutputError):  # said at the end, if it still cannot be written then
+                self.save()
 
     def save(self) -> None:
         """Replace the file whole, with what another scan has put into it meanwhile.

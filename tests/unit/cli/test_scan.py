@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from forensics.cli import main
+from forensics.diagnose.catalogue import Catalogue
+from forensics.errors import OutputError
 
 
 @pytest.fixture
@@ -140,3 +142,19 @@ def test_a_scheduler_without_dask_is_wrong_usage(
 ) -> None:
     assert main(["scan", str(runs), "--scheduler", "tcp://127.0.0.1:1"]) == 2
     assert "--scheduler: is an option of --engine dask" in capsys.readouterr().err
+
+
+def test_a_catalogue_that_cannot_be_written_costs_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: Catalogue) -> None:
+        raise OutputError("No space left on device", where=self.path)
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "steps.csv").write_text("step,loss\n0,3\n1,2\n2,1\n")
+    monkeypatch.setattr(Catalogue, "save", full)
+    monkeypatch.setattr("forensics.diagnose.catalogue._EVERY_S", -1.0)
+    assert main(["scan", str(tmp_path), "--catalogue", str(tmp_path / "c.parquet")]) == 2
+    told = capsys.readouterr()
+    assert "1 run:" in told.out
+    assert told.err.endswith("c.parquet: No space left on device\n")
