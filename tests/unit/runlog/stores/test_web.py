@@ -11,8 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, ClassVar
 
+import pyarrow.parquet as pq
 import pytest
 
+from forensics.cli import main
 from forensics.errors import InputError, StoreError
 from forensics.runlog.run import load_run
 from forensics.runlog.stores import web as web_module
@@ -26,6 +28,7 @@ GZIP = {"Content-Encoding": "gzip"}
 Answer = tuple[int, bytes, dict[str, str]]
 ANSWERS: dict[str, Answer] = {
     "/steps.csv?token=1": (200, LOG, {}),
+    "/steps.csv?token=hunter2": (200, LOG, {}),
     "/slash/?a=b/": (200, LOG, {}),
     "/a%20b.csv": (200, LOG, {}),
     "/broken.csv": (200, LOG, {"Content-Length": "1000"}),
@@ -148,6 +151,18 @@ def test_what_signs_an_address_is_sent_and_not_told(web: str) -> None:
     assert Handler.asked_for("/mine/log.csv") == [expected]
     load_run(f"{mine}/mine/away.csv")
     assert Handler.asked_for("/a%20b.csv") == [""]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown"])
+def test_a_table_and_its_catalogue_tell_no_signature(
+    web: str, form: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "c.parquet"
+    place = f"{web}/steps.csv?token=hunter2"
+    assert main(["scan", place, "--format", form, "--catalogue", str(kept), "-j1"]) == 0
+    told = "".join(capfd.readouterr())
+    assert "hunter2" not in told
+    assert "hunter2" not in str(pq.read_table(kept).to_pylist())
 
 
 def test_a_server_in_trouble_is_asked_three_times(web: str) -> None:
