@@ -13,6 +13,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from forensics.errors import ForensicsError, InputError, UsageError
+from forensics.record.being_read import being_read
 from forensics.record.recipe import Recipe, recipe
 
 GROUP = "forensics.recipes"
@@ -119,6 +120,7 @@ def load_file(path: Path) -> ModuleType:
 
     Raises:
         InputError: no such file, or it raises when it is loaded.
+        UsageError: it begins a recording when it is loaded.
     """
     if not path.is_file():
         raise InputError("no such file", where=path, hint="write path/to/file.py:recipe_name")
@@ -131,7 +133,8 @@ def load_file(path: Path) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[private] = module  # dataclasses and pickle look a class's module up there
     try:
-        spec.loader.exec_module(module)
+        with being_read(path):
+            spec.loader.exec_module(module)
     except ForensicsError:
         del sys.modules[private]
         raise

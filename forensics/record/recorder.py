@@ -18,6 +18,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from forensics.errors import UsageError
+from forensics.record.being_read import refuse_while_read
 from forensics.record.by_hand import ByHand
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.clipping import GradNorms
@@ -92,7 +93,8 @@ class Recorder:
         resume: put the newest state that is there back, and go on from it.
 
     Raises:
-        UsageError: the directory holds a run already or is in use, or an unknown extra column.
+        UsageError: the directory holds a run already or is in use, or an unknown extra column; or a
+            file that is read for its recipe makes one.
         InputError: the directory cannot be written, or the state put back.
     """
 
@@ -123,6 +125,7 @@ class Recorder:
         extra: Mapping[str, Any] | None = None,
         resume: bool = False,
     ) -> None:
+        refuse_while_read()
         self.run_dir = Path(run_dir).absolute()  # the loop may change its folder
         world = current_world()
         wrapped, model = model, unwrapped(model)

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -343,7 +344,7 @@ def test_the_code_in_the_documentation_runs(home, monkeypatch):
         assert steps["loss"][-5:].mean() < steps["loss"][:5].mean()
         assert not steps["skipped"].any()
     assert record("my_loop.py", "--precision", "fp16", "--steps", "5") == 0
-    exec(compile((home / "my_script.py").read_text(), "my_script.py", "exec"), {})
+    runpy.run_path(str(home / "my_script.py"), run_name="__main__")
     assert len(load_run(home / "runs" / "script").steps) == 50
 
 

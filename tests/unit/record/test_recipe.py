@@ -17,6 +17,7 @@ from forensics.record.recipe_lookup import (
     registered_recipes,
     split_reference,
 )
+from forensics.record.recorder import Recorder
 
 OWN = """
     from torch import nn, optim
@@ -219,6 +220,46 @@ def test_a_file_that_cannot_be_used_is_one_clear_line(tmp_path, content, what):
 def test_no_such_file(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         find_recipe(f"{tmp_path / 'none.py'}:r")
+
+
+TRAINS = """
+    import sys
+    from torch import nn, optim
+    from forensics import Recorder, recipe
+
+    ARGUMENTS = list(sys.argv)
+    model = nn.Linear(2, 1)
+
+    def main():
+        Recorder(sys.argv[-1], model, optim.SGD(model.parameters(), 0.1)).close()
+
+    @recipe("r")
+    def r(config):
+        raise NotImplementedError
+
+    {start}
+"""
+
+
+@pytest.mark.parametrize("start", ["main()", 'if __name__ == "__main__":\n        main()'])
+def test_a_file_does_not_train_while_it_is_read(tmp_path, monkeypatch, start):
+    monkeypatch.chdir(tmp_path)
+    given = ["forensics", "bisect", "runs/x"]
+    monkeypatch.setattr(sys, "argv", given)
+    file = tmp_path / "train.py"
+    file.write_text(textwrap.dedent(TRAINS.format(start=start)))
+    if start == "main()":
+        with pytest.raises(UsageError, match="trains while it is being read") as raised:
+            find_recipe("train.py:r")
+        assert raised.value.where == "train.py"
+        assert 'under if __name__ == "__main__":' in raised.value.line().replace("'", '"')
+    else:
+        assert find_recipe("train.py:r").name == "r"
+        assert [str(file)] == load_file(file).ARGUMENTS
+    assert sys.argv is given
+    assert list(tmp_path.iterdir()) == [file]
+    Recorder(tmp_path / "mine", nn.Linear(1, 1), None).close()  # nothing is refused afterwards
+    assert (tmp_path / "mine" / "run.json").exists()
 
 
 def test_a_broken_package_hides_no_recipe_and_is_told(monkeypatch):
