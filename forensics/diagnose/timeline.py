@@ -8,12 +8,15 @@ from forensics.diagnose.finding import Finding, Severity, TimelineEntry
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import factor, number, power_of_two, start_of
+from forensics.runlog.steps import FloatArray
 
 LEAD_UP = 100
 """Rows before the first bad step in which a lead-up is looked for."""
 NOTABLE = 3.0
 """A lead-up is told when the norm left its earlier median by this factor (GPT pre-training norms
 stay within 2.6 of theirs)."""
+USUAL_SHARE = 0.95
+"""Share of the norms before that a rise must exceed: the usual range of the run."""
 MOST_FOLLOWERS = 6
 """Consequences told one by one; a reader at night reads no more."""
 
@@ -56,23 +59,41 @@ def _entry(finding: Finding) -> TimelineEntry:
 
 
 def _lead_up(signals: Signals, row: int) -> list[tuple[int, TimelineEntry]]:
-    """How far the gradient norm had left its median before the first bad step."""
-    recent = signals.norm[max(0, row - LEAD_UP) : row]
-    earlier = signals.norm[: max(0, row - LEAD_UP)]
+    """How far the gradient norm had left what was usual before the first bad step."""
+    begin = max(0, row - LEAD_UP)
+    recent, earlier = signals.norm[begin:row], signals.norm[:begin]
     usual = median(earlier) if len(earlier) >= LEAD_UP else median(recent)
     finite = np.flatnonzero(np.isfinite(recent))
     if len(finite) < 3 or not usual > 0:
         return []
-    grown = float(recent[finite[-1]]) / usual
-    if 1 / NOTABLE < grown < NOTABLE:
+    last = float(recent[finite[-1]])
+    grown = last / usual
+    if 1 / NOTABLE < grown < NOTABLE or grown < 0:
         return []
-    left = np.flatnonzero(np.isfinite(recent) & (np.abs(np.log(recent / usual)) > np.log(NOTABLE)))
-    if len(left) == 0:  # exactly at the limit, or a norm that is no norm (negative)
+    beyond = recent > NOTABLE * usual if grown > 1 else recent < usual / NOTABLE
+    left = np.flatnonzero(np.isfinite(recent) & beyond)
+    if len(left) == 0:  # exactly at the limit
         return []
-    since = max(0, row - LEAD_UP) + _start_of_last_run(left)
+    since = begin + _start_of_last_run(left)
+    if not _out_of_range(last, usual, signals.norm[: begin if len(earlier) >= LEAD_UP else since]):
+        return []
     detail = f"gradient norm {factor(grown)} its median of {number(usual)}"
-    begin = signals.step_at(since)
-    return [(begin, TimelineEntry(when=f"{begin:,}→", title="lead-up", detail=detail))]
+    step = signals.step_at(since)
+    return [(step, TimelineEntry(when=f"{step:,}→", title="lead-up", detail=detail))]
+
+
+def _out_of_range(last: float, usual: float, before: FloatArray) -> bool:
+    """Is a norm outside of what the run did before?
+
+    Among norms that swing widely a high one is one of many. A low one makes nothing overflow, so a
+    fall is told only far below all there were.
+    """
+    seen = before[np.isfinite(before)]
+    if len(seen) == 0:
+        return last > usual
+    if last > usual:
+        return bool(last > np.quantile(seen, USUAL_SHARE))
+    return bool(last < seen.min() / NOTABLE)
 
 
 def _start_of_last_run(rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:

@@ -12,7 +12,8 @@ Evidence
     The learning rate at the end of the warm-up and at the trouble.
 
 Silent when
-    There is no warm-up, no such trouble, or the trouble begins earlier or later.
+    There is no warm-up, no such trouble, or the trouble begins earlier or later; the run becomes
+    non-finite while its gradient norm is as it was (below 5 times its median).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.loss_rise import RISE, find_rise
 from forensics.diagnose.norm_growth import GROWTH, find_growth, is_harmful
+from forensics.diagnose.onset import onset
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import warmup_rows
 from forensics.diagnose.series import last_true
@@ -95,6 +97,8 @@ def _troubles(signals: Signals) -> list[tuple[int, str]]:
             found.append((int(first[0]), f"the {name} jumps and does not come back"))
     bad = signals.loss_bad | signals.norm_bad
     start = 1 + last_true(~bad & (signals.present("loss") | signals.present("grad_l2_pre_clip")))
-    if bad[start:].sum() > 1:
+    # A rate that is too high shows in the norm first: a NaN out of a calm run is another's work (a
+    # bad sample, an operation at the end of its domain), wherever the warm-up happens to end.
+    if bad[start:].sum() > 1 and not onset(signals, start).calm:
         found.append((start, "loss or gradient becomes non-finite for good"))
     return found

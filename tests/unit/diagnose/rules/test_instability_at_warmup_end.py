@@ -30,9 +30,19 @@ def test_run_json_says_where_the_warm_up_ends() -> None:
     assert found(instability_at_warmup_end, columns, manifest)
 
 
-def test_fires_when_everything_becomes_nan_there() -> None:
+def test_silent_where_everything_becomes_nan_out_of_a_calm_norm() -> None:
     columns = healthy_columns("pretraining", 0, 6_000)
     columns["loss"][400:] = np.nan
+    columns["grad_l2_pre_clip"][400:] = np.nan
+    assert not found(instability_at_warmup_end, columns)  # a bad sample, whatever the rate was
+    columns["grad_l2_pre_clip"][397:400] *= 20
+    assert found(instability_at_warmup_end, columns)
+
+
+def test_fires_where_no_norm_tells_of_calm() -> None:
+    columns = healthy_columns("pretraining", 0, 6_000)
+    columns["loss"][400:] = np.nan
+    del columns["grad_l2_pre_clip"]
     (finding,) = found(instability_at_warmup_end, columns)
     assert finding.first_step == 400
 
