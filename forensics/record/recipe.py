@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from forensics.record.config import Config
+from forensics.record.listed_batches import refuse_one_batch_in_a_list
 
 Batch = Any
 """One micro-batch: a tensor, or a tuple, list or dict of tensors with the sample in dimension 0."""
@@ -112,11 +113,19 @@ class Recipe:
         raise NotImplementedError(f"recipe {self.name} has no batch()")
 
     def micro_batches(self, step: int) -> list[Batch]:
-        """What ``batch`` gives for a step, as the loop takes it: a lone batch is one of one."""
+        """What ``batch`` gives for a step, as the loop takes it: a lone batch is one of one.
+
+        Raises:
+            UsageError: it is a list of what can only be the parts of one batch.
+        """
         batches = self.batch(step)
         if isinstance(batches, Iterator):  # written with yield
             return list(batches)
-        return batches if isinstance(batches, list) else [batches]
+        if not isinstance(batches, list):
+            return [batches]
+        if self.step is None:  # a loop of its own may take them as it likes
+            refuse_one_batch_in_a_list(batches)
+        return batches
 
     def select(self, batch: Batch, indices: Sequence[int]) -> Batch:
         """Some samples of one micro-batch; by default dimension 0 of every tensor."""

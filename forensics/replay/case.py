@@ -21,6 +21,7 @@ from forensics.errors import (
     TerminatedError,
 )
 from forensics.record.assembly import told
+from forensics.record.listed_batches import may_be_one_batch
 from forensics.replay.another_training import another, contradicts, is_another, own_way
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of, looked_at
@@ -290,4 +291,5 @@ def _refuse_if_only_here(session: Session, bad: ReplayedStep) -> None:
             f"step {bad.step:,} raises here ({bad.exception}), and did not where it was recorded: "
             "what is built here is not what trained"
         )
-        raise NotReplayableError(what, where="recipe")
+        hint = may_be_one_batch(session.batch(bad.step)) if session.shares.size == 1 else ""
+        raise NotReplayableError(what, where="recipe", hint=hint or None)

@@ -103,6 +103,31 @@ def test_a_list_is_micro_batches_and_anything_else_is_one():
         assert Mine().micro_batches(0) == expected
 
 
+IMAGES, LABELS = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
+
+
+@pytest.mark.parametrize("given", [[IMAGES, LABELS], [IMAGES, IMAGES, IMAGES[:, 0]]])
+def test_one_batch_as_a_loader_gives_it_is_not_taken_for_micro_batches(given):
+    class Mine(Recipe):
+        def batch(self, step):
+            return given
+
+    what = rf"batch\(\): gave a list of {len(given)} tensors, .* make one batch a tuple"
+    with pytest.raises(UsageError, match=what):
+        Mine().micro_batches(0)
+    Mine.step = lambda *_: None  # its own loop takes them as it likes
+    assert Mine().micro_batches(0) is given
+
+
+@pytest.mark.parametrize("given", [[IMAGES, IMAGES[:2]], [(IMAGES, LABELS)], [IMAGES], []])
+def test_micro_batches_that_are_alike_stay(given):
+    class Mine(Recipe):
+        def batch(self, step):
+            return given
+
+    assert Mine().micro_batches(0) is given
+
+
 def test_micro_batches_may_be_yielded():
     @recipe("c")
     class Mine(Recipe):

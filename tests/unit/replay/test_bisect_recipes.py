@@ -116,6 +116,16 @@ def test_a_step_that_raises_only_here_leaves_the_logs_answer(mine: Path, tmp_pat
     assert "what is built here is not what trained" in note
 
 
+def test_a_step_that_takes_parts_of_a_batch_for_batches_says_how_to_give_one(
+    mine: Path, tmp_path: Path
+) -> None:
+    text = LOG_OF_ZERO.replace("batch=batch)", "batch=lambda step: list(batch(step)))")
+    (tmp_path / "listed.py").write_text(text)
+    result = quick(mine, recipe=f"{tmp_path / 'listed.py'}:mine")
+    (note,) = [note for note in result.notes if "raises here" in note]
+    assert "gave a list of 2 tensors, which means 2 micro-batches: make one batch a tuple" in note
+
+
 def test_a_config_that_cannot_be_built_leaves_the_logs_answer(copy: Path) -> None:
     manifest = json.loads((copy / "run.json").read_text())
     manifest["recipe"]["config"]["model"]["width"] = 10**9
