@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -41,3 +41,16 @@ class ByHand(Optimizer):
             hook(self, (self,), {})
 
     step.hooked = True  # type: ignore[attr-defined]  # torch's word for: do not wrap it
+
+
+def trained_by(
+    model: nn.Module, optimizers: Optimizer | Sequence[Optimizer] | None
+) -> tuple[list[Optimizer], ByHand | None]:
+    """The optimizers of a loop; where it says that it has none, what takes their place, twice.
+
+    An empty list is not ``None``: it is left to be refused, as one that should have held some.
+    """
+    if optimizers is None:
+        by_hand = ByHand(model)
+        return [by_hand], by_hand
+    return ([optimizers] if hasattr(optimizers, "step") else list(optimizers)), None  # type: ignore[list-item]

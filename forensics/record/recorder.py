@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from forensics.errors import UsageError
 from forensics.record.being_read import refuse_while_read
-from forensics.record.by_hand import ByHand
+from forensics.record.by_hand import trained_by
 from forensics.record.checkpoints import load_checkpoint
 from forensics.record.clipping import GradNorms
 from forensics.record.disk_guard import DiskGuard
@@ -129,9 +129,7 @@ class Recorder:
         self.run_dir = Path(run_dir).absolute()  # the loop may change its folder
         world = current_world()
         wrapped, model = model, unwrapped(model)
-        trained: list[Any] = [optimizers] if hasattr(optimizers, "step") else list(optimizers or ())
-        self._by_hand = None if trained else ByHand(model)
-        trained = trained or [self._by_hand]
+        trained, self._by_hand = trained_by(model, optimizers)
         parameters = tracked_parameters(model, trained)
         policy = KeepPolicy.parse(keep)
         scalers = as_scalers(scaler)
@@ -284,10 +282,10 @@ class Recorder:
         with self.guard.shielding("end_step()"):
             if watch.norms is None:
                 self._follow()
-            watch.resolve()  # the row before this one comes first
-            self._complete(watch)
             if self._by_hand is not None and watch.norms is not None:
                 self._by_hand.step()
+            watch.resolve()  # the row before this one comes first
+            self._complete(watch)
             self.write(watch.end_step(self._micro.end(loss, step, closure=watch.closure)))
             if (notes := watch.notes.as_manifest()).keys() != self.keeper.manifest.loop.keys():
                 self.keeper.update(loop=notes)  # a killed run says so, too
