@@ -9,6 +9,7 @@ import numpy as np
 from forensics.diagnose.cut_graph import cut_so_far
 from forensics.diagnose.endless_fall import endless_fall
 from forensics.diagnose.finding import Finding
+from forensics.diagnose.masked_losses import loss_is_filtered, what_shows_it
 from forensics.diagnose.next_command import has_state_before, trains_from_the_start
 from forensics.diagnose.noiseless_fall import noiseless_fall
 from forensics.diagnose.optimizer_facts import divides_by_its_size
@@ -45,10 +46,7 @@ def open_questions(
     rules = {f.rule for f in findings if f.first_step == root.first_step}
     questions = []
     if row == 0 and root.rule in ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter"):
-        questions.append(
-            "The first logged step is bad already: the initial weights, the first batch or what "
-            "came before this log. Look at the initial weights, then feed another batch."
-        )
+        questions.append(_from_the_start(signals))
     elif root.rule == "nonfinite-loss" and _calm(signals, row):
         questions.append(_loss_question(signals, root))
     if (
@@ -91,6 +89,20 @@ def _replay(signals: Signals, root: Finding, otherwise: str) -> str:
     return otherwise
 
 
+def _from_the_start(signals: Signals) -> str:
+    earliest, step = signals.table.first_of(0), signals.step_at(0)
+    if earliest < step:
+        return (
+            f"The first row is bad already, and covers steps {earliest:,} to {step:,}: a batch "
+            "among them, the initial weights or what came before this log. Logging every step "
+            "tells which step it was."
+        )
+    return (
+        "The first logged step is bad already: the initial weights, the first batch or what "
+        "came before this log. Look at the initial weights, then feed another batch."
+    )
+
+
 def _loss_question(signals: Signals, root: Finding) -> str:
     replay = _replay(signals, root, "a replay of the step without some of its samples")
     if root.last_step < signals.last_step:  # sound steps after it: the weights were
@@ -105,6 +117,8 @@ def _norm_question(signals: Signals) -> str:
             "times a step, and the log holds one loss. `recorder.add_loss(loss)` beside each "
             "backward records them all."
         )
+    if loss_is_filtered(signals):
+        return what_shows_it(signals)
     if signals.precision == "fp16":
         return (
             "Overflow from the loss scale or a singularity in backward: the log shows the norm "

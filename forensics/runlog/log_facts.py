@@ -54,6 +54,9 @@ class LogFacts:
         unit: what the numbers of the rows count: ``step``, or ``epoch`` where each row is one.
         step_base: 0 or 1, the number of the first step in this log; None where unknown.
         meanings: by column, what its values say of the steps that a row covers.
+        loss_filtered: does the writer leave NaN and Inf out of the mean that it logs as the loss,
+            as the Hugging Face Trainer does by default (``logging_nan_inf_filter``)? A finite loss
+            then does not say that every loss was finite.
         scaler: what the lines tell of the loss scaler's policy.
         precision: ``fp16``, ``bf16``, ``fp32`` or empty.
         clip_threshold: norm that gradients are clipped to, where the log says it.
@@ -71,6 +74,7 @@ class LogFacts:
     unit: str = PER_STEP
     step_base: int | None = None
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
+    loss_filtered: bool = False
     scaler: ScalerHints | None = None
     precision: str = ""
     clip_threshold: float | None = None

@@ -11,6 +11,9 @@ Why it matters
     Without a guard such a gradient goes into every weight and the next loss is NaN. With one the
     step is lost, and the operation that made it will do so again.
 
+    Where the logger leaves NaN out of its mean of the loss (the Hugging Face Trainer's
+    ``logging_nan_inf_filter``) a finite loss proves nothing, so the cause stays open.
+
 Evidence
     The norm and the loss around the first bad step.
 
@@ -28,13 +31,14 @@ import numpy as np
 from forensics.diagnose.bad_parameters import culprit_of
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.lost_norms import lost_norms
+from forensics.diagnose.masked_losses import loss_is_filtered
 from forensics.diagnose.onset import against_growth, damage, diverging, lasts, onset, stretch
 from forensics.diagnose.ranks import all_bad_at_once, shared_by_all
 from forensics.diagnose.reward_driven import one_of_several
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
-from forensics.diagnose.wording import number
+from forensics.diagnose.wording import number, span
 from forensics.frozen import dataclass
 
 
@@ -87,7 +91,9 @@ def _message(signals: Signals, episode: Episode, bad: np.ndarray, to_end: bool) 
     when = stretch(signals, episode, bad, to_end)
     loss = signals.loss[first]
     beside = f"while the loss is finite ({number(float(loss))})" if np.isfinite(loss) else ""
-    if _is_hidden(signals, first):
+    if np.isfinite(loss) and loss_is_filtered(signals):
+        beside = f"beside a logged loss of {number(float(loss))}, a mean that leaves NaN out"
+    elif _is_hidden(signals, first):
         beside = "while the loss reads 0, as a NaN does that a logger leaves out of its mean"
     skipped = bool(signals.skipped[first : episode.last + 1][bad[first : episode.last + 1]].all())
     fate = ", skipped" if skipped else ""
@@ -121,10 +127,18 @@ def _cause(signals: Signals, row: int) -> str:
             "micro-batch: another's may be NaN (its data or labels). If none is, born in backward: "
             f"{singular}."
         )
+    forward = (
+        "born in the forward pass, the loss or the batch (log, sqrt or division at 0, labels that "
+        "are all ignored)"
+    )
+    if loss_is_filtered(signals):
+        return (
+            "The log does not tell whether the loss was NaN first: the trainer leaves NaN losses "
+            f"out of its mean. If it was, {forward}; if not, in backward: {singular}."
+        )
     if _is_hidden(signals, row):
         return (
-            "The loss itself was NaN, in all likelihood: born in the forward pass, the loss or the "
-            "batch (log, sqrt or division at 0, labels that are all ignored), or else in backward: "
+            f"The loss itself was NaN, in all likelihood: {forward}, or else in backward: "
             f"{singular}."
         )
     if signals.scaling.active:
@@ -136,15 +150,16 @@ def _cause(signals: Signals, row: int) -> str:
 
 def _remedy(signals: Signals, episode: Episode, to_end: bool) -> str:
     first = signals.step_at(episode.first)
+    when = span(signals.table.first_of(episode.first), first)
     name = (
         f"Look at every micro-batch of step {first:,} for NaN and for labels that are all ignored; "
         "give the recorder the loss of each (add_loss)."
         if one_of_several(signals)
-        else f"Anomaly mode on step {first:,} names the operation; put the guard before it (clamp "
+        else f"Anomaly mode on {when} names the operation; put the guard before it (clamp "
         f"or an epsilon inside sqrt, log and division), not around its result."
     )
-    if _is_hidden(signals, episode.first):
-        name = f"Look at the batch and the loss of step {first:,} first. {name}"
+    if loss_is_filtered(signals) or _is_hidden(signals, episode.first):
+        name = f"Look at the batch and the loss of {when} first. {name}"
     if signals.skipped.any() or not signals.has("skipped"):
         return name
     again = "Resume from before it. " if to_end else ""
@@ -156,14 +171,19 @@ def _perhaps_routine(signals: Signals, all_of_them: Episode) -> Finding:
     kind = number(float(signals.norm[all_of_them.first]))
     where = f"step {first:,}" if first == last else f"{first:,} to {last:,}"
     count = "" if all_of_them.rows == 1 else f"{signals.told_rows(all_of_them.rows)} from "
+    filtered = loss_is_filtered(signals)
+    beside = (
+        "beside a finite mean loss, NaN left out" if filtered else "while the loss stays finite"
+    )
     return Finding(
         rule="nonfinite-gradient",
         severity=Severity.INFO,
-        message=f"gradient norm is {kind} at {count}{where} while the loss stays finite",
+        message=f"gradient norm is {kind} at {count}{where} {beside}",
         first_step=first,
         last_step=last,
         evidence=_evidence(signals, all_of_them),
         cause="In fp16 this is the loss scaler finding its scale. The log does not say whether one "
-        "was at work; in bf16 or fp32 an operation of backward made the value.",
+        "was at work; in bf16 or fp32 an operation of backward made the value"
+        + (", or the loss was NaN." if filtered else "."),
         remedy="Log the loss scale and the skipped steps: they tell the two apart.",
     )

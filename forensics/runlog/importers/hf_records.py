@@ -69,7 +69,11 @@ def hf_table(
 def facts_of(planned: int | None) -> LogFacts:
     """What is known of all records of the Trainer, and how many steps this run was to have."""
     return LogFacts(
-        step_base=1, meanings=MEANINGS, planned_steps=planned, unknown=("the loss scale",)
+        step_base=1,
+        meanings=MEANINGS,
+        loss_filtered=True,
+        planned_steps=planned,
+        unknown=("the loss scale",),
     )
 
 

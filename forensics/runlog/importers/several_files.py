@@ -130,6 +130,7 @@ def _merged(facts: Sequence[LogFacts], note: str) -> LogFacts:
         interval=facts[0].interval if len({one.interval for one in facts}) == 1 else None,
         step_base=facts[0].step_base,
         meanings={name: meaning for one in facts for name, meaning in one.meanings.items()},
+        loss_filtered=any(one.loss_filtered for one in facts),
         notes=tuple(notes),
         unknown=tuple(dict.fromkeys(clause for one in facts for clause in one.unknown)),
     )

@@ -50,7 +50,11 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
         for step in sorted(by_step):
             rows.add(by_step[step], step)
     ours = tags >= _HF_TAGS
-    facts = LogFacts(step_base=1 if ours else None, notes=("values are rounded to float32",))
+    facts = LogFacts(
+        step_base=1 if ours else None,
+        loss_filtered=ours,
+        notes=("values are rounded to float32",),
+    )
     table = rows.table(tensorboard_events.name, facts, source.path)
     if not ours:
         return table

@@ -40,7 +40,8 @@ def _read(source: LogSource, reading: Reading) -> StepTable:
     if reading.mapping or not all(key in head for key in _HF_KEYS):
         return table
     table, rate = with_lr_skips(table)
-    return replace(table, facts=LogFacts(step_base=1, notes=(rate,) if rate else ()))
+    facts = LogFacts(step_base=1, loss_filtered=True, notes=(rate,) if rate else ())
+    return replace(table, facts=facts)
 
 
 wandb_history = Importer(

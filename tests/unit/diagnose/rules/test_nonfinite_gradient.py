@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import json
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from forensics.diagnose.engine import diagnose
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.rules.nonfinite_gradient import nonfinite_gradient
+from forensics.runlog.run import Run, load_run
 from tests.unit.diagnose.grad_scaler import healthy_columns
 from tests.unit.diagnose.snapshot_runs import found
 from tests.unit.diagnose.step_logs import FP16, FP32, INF, NAN, calm, run_of
@@ -99,3 +105,49 @@ def test_a_loss_that_reads_0_beside_a_nan_norm_is_not_called_finite() -> None:
     assert "the loss reads 0" in finding.message
     assert finding.cause.startswith("The loss itself was NaN")
     assert "batch and the loss of step 200 first" in finding.remedy
+
+
+def of_a_trainer(tmp_path: Path, rows: list[tuple[float, float]], every: int) -> Run:
+    """What the Trainer's state of some losses and norms is read as."""
+    history = [
+        {
+            "loss": loss,
+            "grad_norm": norm,
+            "learning_rate": 1e-4 * (1 - n * every / 1e3),
+            "epoch": n / 10,
+            "step": n * every,
+        }
+        for n, (loss, norm) in enumerate(rows, start=1)
+    ]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": history}))
+    return load_run(path)
+
+
+@pytest.mark.parametrize("healthy", [0, 20])
+@pytest.mark.parametrize(("every", "told"), [(10, " or logging every step"), (1, "")])
+def test_a_mean_that_leaves_nan_out_does_not_acquit_the_loss(
+    tmp_path: Path, healthy: int, every: int, told: str
+) -> None:
+    """The Trainer logs a finite mean where a loss of the window was NaN."""
+    rows = [(3.0 - n / 50, 1.0) for n in range(healthy)] + [(0.639, NAN)] + 5 * [(0.0, NAN)]
+    report = diagnose(of_a_trainer(tmp_path, rows, every))
+    assert report.verdict.root is not None
+    finding = report.findings[report.verdict.root]
+    first = (healthy + 1) * every
+    assert (finding.rule, finding.first_step) == ("nonfinite-gradient", first)
+    assert "beside a logged loss of 0.639, a mean that leaves NaN out" in finding.message
+    assert "while the loss is finite" not in report.verdict.summary
+    assert finding.cause.startswith("The log does not tell whether the loss was NaN first")
+    covered = f"steps {first - 9:,} to {first:,}" if every > 1 else f"step {first}"
+    assert f"the batch and the loss of {covered} first" in finding.remedy
+    shown = f"`logging_nan_inf_filter=False`{told} shows it"
+    assert sum(shown in question for question in report.verdict.undecided) == 1
+    assert {report.findings[i].rule for i in report.verdict.consequences} >= {"nonfinite-loss"}
+
+
+def test_a_loss_that_nobody_filters_is_finite() -> None:
+    columns = calm(30, grad_l2_pre_clip=np.where(np.arange(30) < 20, 1.0, NAN))
+    (finding,) = found(nonfinite_gradient, run_of(columns, FP32))
+    assert "while the loss is finite (" in finding.message
+    assert finding.cause.startswith("Born in backward")
