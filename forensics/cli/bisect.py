@@ -13,9 +13,9 @@ import click
 from forensics.cli.bisect_progress import bisection_progress
 from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.cli.streams import say, write_stdout
-from forensics.cli.torch_start import import_torch
+from forensics.cli.torch_start import import_torch, without_torch
 from forensics.diagnose.finding import Severity
-from forensics.errors import ExitCode, ForensicsError, MissingExtraError, OutputError
+from forensics.errors import ExitCode, ForensicsError, OutputError
 from forensics.render.output import choose_format
 from forensics.settings import SEVERITIES
 
@@ -113,7 +113,7 @@ def bisect(
     """
     path = _path(run, ckpt_dir)
     if find_spec("torch") is None:
-        raise MissingExtraError("bisecting needs torch", hint="pip install torch; reports do not")
+        raise without_torch("bisecting")
     import_torch()
     from forensics.record.ranks.world import launched
     from forensics.replay.bisect import bisect_run

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
-from forensics.cli.torch_start import import_torch
+from forensics.cli.torch_start import import_torch, without_torch
 from forensics.diagnose.capsule_verdict import CapsuleVerdict
-from forensics.errors import ExitCode, MissingExtraError
+from forensics.errors import ExitCode
 from forensics.render.output import choose_format
 
 
@@ -39,7 +39,7 @@ def run(
     Exit code: 0 confirmed, 1 not confirmed, 2 no capsule, damaged, or no recipe for it.
     """
     if find_spec("torch") is None:
-        raise MissingExtraError("replaying needs torch", hint="pip install torch; reports do not")
+        raise without_torch("replaying")
     spare_the_input(out, map(str, path.glob("*") if path.is_dir() else [path]))
     import_torch()
     from forensics.replay.capsule import run_capsule

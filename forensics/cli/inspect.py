@@ -12,10 +12,10 @@ import click
 
 from forensics.cli.output_options import look, output_options, put, spare_the_input
 from forensics.cli.streams import printed, say
-from forensics.cli.torch_start import import_torch
+from forensics.cli.torch_start import import_torch, without_torch
 from forensics.diagnose.finding import Severity
 from forensics.diagnose.state_health import StateHealth
-from forensics.errors import ExitCode, InputError, MissingExtraError
+from forensics.errors import ExitCode, InputError
 from forensics.render.output import choose_format
 from forensics.settings import SEVERITIES
 
@@ -50,11 +50,7 @@ def inspect(
     Exit code: 0 done, 1 with --fail-on, 2 a CKPT that cannot be read.
     """
     if find_spec("torch") is None:
-        raise MissingExtraError(
-            "needs torch, which is not installed",
-            where="forensics inspect",
-            hint="pip install torch",
-        )
+        raise without_torch("inspecting")
     import_torch()
     spare_the_input(out, checkpoints)
     states, errors = _examine_all(checkpoints)

@@ -11,8 +11,8 @@ import click
 
 from forensics.cli.record_progress import recording_progress
 from forensics.cli.streams import printed, say, write_stdout
-from forensics.cli.torch_start import import_torch
-from forensics.errors import ExitCode, ForensicsError, MissingExtraError, UsageError
+from forensics.cli.torch_start import import_torch, without_torch
+from forensics.errors import ExitCode, ForensicsError, UsageError
 from forensics.record.config import Config
 from forensics.record.settings_toml import parse_assignments, read_settings, to_toml
 
@@ -87,9 +87,7 @@ def record(recipe: str | None, listing: bool, print_config: bool, **given: Any) 
     130 interrupted. What was recorded until then is always kept.
     """
     if find_spec("torch") is None:
-        raise MissingExtraError(
-            "recording needs torch", hint="pip install torch; reading runs does not"
-        )
+        raise without_torch("recording")
     import_torch()
     from forensics.record.recipe_lookup import find_recipe
 

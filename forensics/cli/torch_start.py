@@ -11,10 +11,22 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from forensics.errors import ExitCode
+from forensics.errors import ExitCode, MissingExtraError
 
 _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _CODE = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
+
+
+def without_torch(doing: str) -> MissingExtraError:
+    """The error of a verb that needs torch where there is none, and how it is installed.
+
+    Args:
+        doing: what the verb does: ``bisecting``.
+    """
+    return MissingExtraError(
+        f"{doing} needs torch, which is not installed (reports need none)",
+        hint="pip install -c constraints.txt '.[torch]' in the checkout of forensics",
+    )
 
 
 def import_torch() -> None:

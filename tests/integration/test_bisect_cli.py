@@ -115,7 +115,7 @@ def test_without_torch_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("forensics.cli.bisect.find_spec", lambda name: None)
     assert main(["bisect", str(run)]) == 2
-    assert "pip install torch" in capsys.readouterr().err
+    assert "pip install -c constraints.txt '.[torch]' in the checkout" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("terminated", "code"), [(False, 130), (True, 143)])

@@ -234,7 +234,8 @@ sys.exit(main(["record", "--list"]))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.strip() == (
-        "forensics: recording needs torch; pip install torch; reading runs does not"
+        "forensics: recording needs torch, which is not installed (reports need none); "
+        "pip install -c constraints.txt '.[torch]' in the checkout of forensics"
     )
 
 

@@ -124,4 +124,4 @@ def test_without_torch_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(forensics.cli.inspect, "find_spec", lambda name: None)
     assert main(["inspect", str(folder / "ckpt_0.pt")]) == 2
-    assert "pip install torch" in capsys.readouterr().err
+    assert "pip install -c constraints.txt '.[torch]' in the checkout" in capsys.readouterr().err
