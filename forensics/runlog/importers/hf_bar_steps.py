@@ -55,7 +55,7 @@ def dated(
         elif done is not None and "loss" in record:
             last = _step(one, every, last)
             if last is None:
-                last = _snapped(done, usual)
+                last = _snapped(done, usual) if done else one.after or 1
             record["step"] = last
             yield record
         elif done is not None:
@@ -103,7 +103,7 @@ def _step(one: Found, every: int, last: int | None) -> int | None:
     done, after, _ = one
     if every <= 0 or done is None:
         return None
-    least = done
+    least = max(done, 1)  # what is logged is a mean over steps that were made
     if last is not None and 0 <= last - least < max(every, _SNAP + 1):
         least = last + 1
     step = least + -least % every

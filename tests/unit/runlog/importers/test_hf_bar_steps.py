@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,19 @@ def test_a_bar_that_comes_only_with_the_next_record_does_not_move_it() -> None:
 def test_the_first_step_is_logged_by_itself() -> None:
     found = [trained(1, 1), *(trained(step - step % 3, step) for step in range(10, 200, 10))]
     assert steps_of(found) == [1, *range(10, 200, 10)]
+
+
+@pytest.mark.parametrize("before", [0, 4])
+def test_no_record_is_at_step_0(before: int) -> None:
+    """Between the bars 0/60 and 10/60 lies the record of step 10, not of step 0."""
+    bars = [(before, 10), (14, 20), (28, 30), (30, 40), (43, 50), (59, 60)]
+    assert steps_of([trained(done, after) for done, after in bars]) == list(range(10, 61, 10))
+
+
+def test_a_lone_record_before_the_bar_moves_is_where_it_is_drawn_next() -> None:
+    assert steps_of([trained(0, 10)]) == [10]
+    assert steps_of([trained(0, None)]) == [1]
+    assert steps_of([trained(0, 1), *(trained(step, step) for step in range(10, 60, 10))])[0] == 1
 
 
 def test_a_lost_record_leaves_its_gap() -> None:
