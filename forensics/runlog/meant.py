@@ -76,6 +76,8 @@ def in_directory(
         return f"name one of the runs in it: {_some(runs)}; `forensics scan {place}` judges all"
     if logs:
         return f"name the log itself: {_some(logs)}"
+    if states and (directory / "capsule.json").is_file():
+        return f"it is a capsule: `forensics capsule run {place}`"
     if states:
         return f"it holds saved states: `forensics inspect {place}`"
     return (

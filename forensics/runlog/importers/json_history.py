@@ -22,6 +22,7 @@ from forensics.runlog.scanner.epochs import by_epoch, refuse_settings
 from forensics.runlog.scanner.head import Head
 from forensics.runlog.scanner.records import RecordRows, flat_objects, json_object
 from forensics.runlog.scanner.source import LogSource
+from forensics.runlog.scanner.summaries import is_our_own
 from forensics.runlog.steps import StepTable
 
 _LARGEST = 16 << 20
@@ -36,7 +37,7 @@ _TOLD = POSSIBLE + 0.05
 
 def _sniff(head: Head) -> Match | None:
     start = head.raw.lstrip()[:1]
-    if start not in (b"{", b"[") or _is_lines(head):
+    if start not in (b"{", b"[") or is_our_own(head) or _is_lines(head):
         return None
     history = _of_text(head.raw if head.complete else head.raw[:_ENOUGH])
     if history is None or len(history.records) < _FEWEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from forensics.runlog.csv_reader.header import USABLE
@@ -19,8 +20,15 @@ _CLOSING = (
     "_wandb",
 )
 """Keys of what trainers write once, when all is over."""
+_OUR_OWN = re.compile(rb'\s*\{\s*"format_version": *\d+,\s*"(kind|tool)": *"forensics')
+"""How a capsule's facts (``kind``) and what ``--format json`` prints (``tool``) begin."""
 _FEW = 4
 """Numbers that are no series yet."""
+
+
+def is_our_own(head: Head) -> bool:
+    """Did this program write it about a run? It quotes rows of the run, and is no log of one."""
+    return _OUR_OWN.match(head.raw) is not None
 
 
 def is_summary(head: Head) -> bool:
@@ -44,6 +52,13 @@ def is_summary(head: Head) -> bool:
 
 def what_it_is(head: Head) -> tuple[str, str] | None:
     """What a JSON file is that is no log, and what to do; None for any other file."""
+    if (own := _OUR_OWN.match(head.raw)) is not None:
+        if own[1] == b"kind":
+            return (
+                "belongs to a capsule, which is no run",
+                "`forensics capsule run` takes its folder",
+            )
+        return "is what forensics said of runs, not the log of one", "name the run itself"
     if not head.complete or not head.raw.lstrip().startswith((b"[", b"{")):
         return None
     document = _parsed(head.raw)

@@ -225,6 +225,9 @@ def test_a_saved_state_is_called_one_and_says_who_reads_it(tmp_path: Path) -> No
         load_run(tmp_path / "x.pth")
     with pytest.raises(InputError, match=r"it holds saved states: `forensics inspect"):
         load_run(tmp_path)
+    (tmp_path / "capsule.json").write_text("{}")
+    with pytest.raises(InputError, match=r"it is a capsule: `forensics capsule run"):
+        load_run(tmp_path)
 
 
 def test_a_step_log_without_its_header_is_told_so(tmp_path: Path) -> None:

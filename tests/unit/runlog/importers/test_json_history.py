@@ -11,6 +11,7 @@ import pytest
 
 from forensics.errors import InputError
 from forensics.runlog.log_facts import PER_EPOCH, PER_STEP
+from forensics.runlog.log_search import glance
 from forensics.runlog.reading import Reading
 from forensics.runlog.run import load_run
 from tests.unit.runlog.importers.logs import column, read, same
@@ -183,3 +184,22 @@ def test_a_trainers_records_under_another_name_mean_what_they_mean(tmp_path: Pat
     assert table.facts is not None
     assert table.facts.step_base == 1
     assert "read as NaN" in table.facts.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ({"kind": "forensics-capsule"}, "belongs to a capsule, which is no run"),
+        ({"tool": "forensics", "version": "0.1.0"}, "is what forensics said of runs"),
+    ],
+)
+def test_what_this_program_wrote_of_a_run_is_no_run(
+    tmp_path: Path, mark: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "capsule.json"
+    path.write_text(json.dumps({"format_version": 1, **mark, "rows": RECORDS}, indent=1))
+    assert glance(path) is None
+    with pytest.raises(InputError, match=said):
+        load_run(path)
+    path.write_text(json.dumps({"format_version": 1, "rows": RECORDS}, indent=1))
+    assert len(load_run(path).steps) == len(RECORDS)
