@@ -16,6 +16,7 @@ from forensics.runlog.importers import IMPORTERS
 from forensics.runlog.importers.detect import Choice, detect
 from forensics.runlog.log_facts import LogFacts
 from forensics.runlog.reading import Reading
+from forensics.runlog.same_run import begins_anew, is_another_view
 from forensics.runlog.scanner.head import HEAD
 from forensics.runlog.scanner.metric_files import main_file
 from forensics.runlog.scanner.source import head_of
@@ -228,7 +229,13 @@ def _same_writer(name: str, other: str) -> bool:
     return name == other or any(name in views and other in views for views in _VIEWS)
 
 
-def several(directory: Path, files: Sequence[Path], form: str, *, parts: bool = True) -> InputError:
+class SeveralRunsError(InputError):
+    """Logs in a directory that are of several runs, or may be."""
+
+
+def several(
+    directory: Path, files: Sequence[Path], form: str, *, parts: bool = True
+) -> SeveralRunsError:
     """The refusal to choose one of several logs in a directory: which there are, what to type.
 
     Args:
@@ -240,7 +247,7 @@ def several(directory: Path, files: Sequence[Path], form: str, *, parts: bool = 
     names = _shown(directory, files)
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     pasted = " ".join(shlex.quote(str(path)) for path in files[:_MOST_NAMED])
-    return InputError(
+    return SeveralRunsError(
         f"holds {len(files)} logs read as {form}: {', '.join(names[:_MOST_NAMED])}{more}",
         where=directory,
         hint=f"`forensics report {pasted}` judges each of {'these' if more else 'them'}"
@@ -252,27 +259,39 @@ def read_chosen(directory: Path, chosen: Chosen, reading: Reading) -> StepTable:
     """The table of the log in a directory, with a note of which it is.
 
     Of several views of one run the one that reaches furthest is taken: a state that is saved at
-    checkpoints does not know what came after the last one, and the console's log does.
+    checkpoints does not know what came after the last one, and the console's log does. Views that
+    tell of other losses at the same steps are of another run.
 
     Raises:
-        InputError: it cannot be read, or is of several runs after all.
+        InputError: it cannot be read.
+        SeveralRunsError: it is of several runs after all.
         UsageError: the reading names a format or column that is not there.
     """
     files = chosen.files
     table = of_one_run(directory, files, read_foreign(files, reading))
     for view in chosen.views:
-        other = _other_view(directory, view, reading)
-        if other is not None and _reaches_further(other, table):
+        other = _other_view(view, reading)
+        if other is None:
+            continue
+        if (len(view) > 1 and begins_anew(other)) or not is_another_view(table, other):
+            raise _no_views(directory, chosen)
+        if _reaches_further(other, table):
             table, chosen = other, chosen.instead(view)
     facts = table.facts or LogFacts()
     return replace(table, facts=replace(facts, notes=(chosen.note(directory), *facts.notes)))
 
 
-def _other_view(directory: Path, view: Sequence[Path], reading: Reading) -> StepTable | None:
+def _no_views(directory: Path, chosen: Chosen) -> SeveralRunsError:
+    """The refusal of logs of several formats that do not tell of one run."""
+    files = sorted({*chosen.files, *(path for view in chosen.views for path in view)}, key=natural)
+    return several(directory, files, f"{1 + len(chosen.views)} formats", parts=False)
+
+
+def _other_view(view: Sequence[Path], reading: Reading) -> StepTable | None:
     if any(_EVENTS in path.name for path in view) and sum(map(size_of, view)) > _MOST_EVENTS:
         return None
     try:
-        return of_one_run(directory, view, read_foreign(view, reading))
+        return read_foreign(view, reading)
     except StoreError:  # a part of what tells of a run is no reason for another verdict
         raise
     except ForensicsError:  # the first one can be read, and an extra may be missing for this one
@@ -291,12 +310,11 @@ def _reaches_further(other: StepTable, table: StepTable) -> bool:
 
 
 def of_one_run(directory: Path, files: Sequence[Path], table: StepTable) -> StepTable:
-    """The table of the files of a directory, unless a later one counts its steps anew.
+    """The table of the files of a directory, unless a later one is of another run.
 
     Raises:
-        InputError: one does: they are several runs, of which none may be left out.
+        SeveralRunsError: one is: they are several runs, of which none may be left out.
     """
-    first = int(table.step[0]) if len(table) else 0
-    if len(files) > 1 and any(len(old) and int(old.step[0]) <= first for old in table.earlier):
+    if len(files) > 1 and begins_anew(table):
         raise several(directory, files, table.source_format)
     return table

@@ -7,27 +7,34 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from forensics.errors import InputError
+from forensics.errors import ForensicsError, InputError
 from forensics.frozen import dataclass
+from forensics.runlog.csv_reader.spans import size_of
 from forensics.runlog.directory_logs import (
     CHECKPOINT,
     CHECKPOINTED,
     ROTATION,
     SURE,
     VALIDATION,
+    Chosen,
     LogFile,
+    SeveralRunsError,
     is_log_name,
     natural,
     one_run,
+    read_chosen,
 )
 from forensics.runlog.importers.detect import Choice, detect
 from forensics.runlog.manifest import MANIFEST_NAME, read_manifest
+from forensics.runlog.reading import Reading
 from forensics.runlog.scanner.head import HEAD, Head
 from forensics.runlog.scanner.metric_files import main_file
 from forensics.runlog.scanner.source import head_of
 
 _GLANCE = 64 << 10
 """Bytes by which most files are told to be a log, or none."""
+_MOST_READ = 8 << 20
+"""Bytes of logs of one folder that are read to see whether they tell of one run."""
 _TELLING = re.compile(
     rb"(?i)loss|norm|overflow|learning.?rate|\blr\b|scale|brain\.Event|Wall time"
     rb"|\A\s*\[\s*\[\s*1\d{9}|\A1\d{12} \S+ \d+\n| : Up\. \d|avg, [\d.]+ rate"
@@ -148,7 +155,22 @@ def _places(folder: Path, logs: Sequence[LogFile]) -> list[Path]:
     except InputError:
         return paths
     views = len({log.format for log in logs}) > 1 or logs[0].format in ("tensorboard", CHECKPOINTED)
-    return [folder] if views or _is_rotation(chosen.files) else paths
+    one = views or _is_rotation(chosen.files)
+    return [folder] if one and _tells_of_one(folder, chosen) else paths
+
+
+def _tells_of_one(folder: Path, chosen: Chosen) -> bool:
+    """Do the values of logs bear out what their names say? Large ones are not read twice."""
+    files = {*chosen.files, *(path for view in chosen.views for path in view)}
+    if len(files) < 2 or sum(map(size_of, files)) > _MOST_READ:
+        return True
+    try:
+        read_chosen(folder, chosen, Reading())
+    except SeveralRunsError:
+        return False
+    except (ForensicsError, OSError):
+        return True  # whoever reads the folder says why it cannot be read
+    return True
 
 
 def _is_rotation(files: Sequence[Path]) -> bool:

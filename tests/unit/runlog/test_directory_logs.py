@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -63,8 +64,64 @@ def test_logs_of_several_writers_are_listed(tmp_path: Path) -> None:
 
 def test_two_views_that_one_trainer_writes_are_one_run(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text(hf_state(12))
-    (tmp_path / "train.log").write_text(SAMPLES["hf-stdout"])
-    assert load_run(tmp_path).steps.source_format in ("hf-trainer-state", "hf-stdout")
+    (tmp_path / "train.log").write_text(console(120))
+    assert load_run(tmp_path).steps.source_format == "hf-trainer-state"
+
+
+@pytest.mark.parametrize("shift", [0.05, -0.2])
+def test_two_views_with_other_losses_at_the_same_steps_are_two_runs(
+    tmp_path: Path, shift: float
+) -> None:
+    """Their steps are the same; only their values tell that they are not of one run."""
+    (tmp_path / "state.json").write_text(hf_state(12))
+    (tmp_path / "train.log").write_text(console(120, shift=shift))
+    with pytest.raises(
+        InputError, match=r"holds 2 logs read as 2 formats: state\.json, train\.log"
+    ):
+        load_run(tmp_path)
+
+
+def test_a_view_that_was_dead_from_the_start_is_not_the_healthy_one_beside_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "state.json").write_text(hf_state(12))
+    (tmp_path / "train.log").write_text(console(120, bad_from=20))
+    with pytest.raises(InputError, match="holds 2 logs"):
+        load_run(tmp_path)
+
+
+def test_several_consoles_beside_a_state_are_no_view_of_it(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(hf_state(12))
+    for name in ("hf.log", "hf2.log"):
+        (tmp_path / name).write_text(console(120))
+    with pytest.raises(InputError, match=r"holds 3 logs read as 2 formats: hf2\.log, hf\.log"):
+        load_run(tmp_path)
+
+
+def of_lines(first: int, last: int, shift: float = 0.0) -> str:
+    rows = [{"step": step, "loss": 3 - step / 100 + shift} for step in range(first, last)]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+@pytest.mark.parametrize(("first", "shift", "one"), [(10, 0.0, True), (10, 0.5, False)])
+def test_most_of_a_log_written_again_with_other_values_is_another_run(
+    tmp_path: Path, first: int, shift: float, one: bool
+) -> None:
+    (tmp_path / "run.1.jsonl").write_text(of_lines(0, 50))
+    (tmp_path / "run.2.jsonl").write_text(of_lines(first, 60, shift))
+    os.utime(tmp_path / "run.1.jsonl", (1e9, 1e9))
+    if one:
+        assert load_run(tmp_path).steps.step.tolist() == list(range(60))
+    else:
+        with pytest.raises(InputError, match="holds 2 logs"):
+            load_run(tmp_path)
+
+
+def test_an_end_that_is_trained_again_is_a_restart(tmp_path: Path) -> None:
+    (tmp_path / "run.1.jsonl").write_text(of_lines(0, 50))
+    (tmp_path / "run.2.jsonl").write_text(of_lines(40, 60, 0.5))
+    os.utime(tmp_path / "run.1.jsonl", (1e9, 1e9))
+    assert load_run(tmp_path).steps.step.tolist() == list(range(60))
 
 
 def test_runs_below_a_directory_are_not_its_log(tmp_path: Path) -> None:
@@ -87,11 +144,11 @@ def notes(path: Path) -> tuple[str, ...]:
     return facts.notes
 
 
-def console(steps: int, *, bad_from: int = 10**9, end: str = "") -> str:
+def console(steps: int, *, bad_from: int = 10**9, end: str = "", shift: float = 0.0) -> str:
     """What a Trainer prints that logs every 10 steps."""
     lines = []
     for step in range(10, steps + 1, 10):
-        loss, norm = (0.0, math.nan) if step >= bad_from else (3.0 - step / 1000, 1.0)
+        loss, norm = (0.0, math.nan) if step >= bad_from else (3.0 - step / 100 + shift, 1.0)
         record = {"loss": loss, "grad_norm": norm, "learning_rate": 1e-5, "epoch": step / 100}
         lines.append(f" 1%|#  | {step}/500 [00:10<00:20, 2.0it/s]\r{record}\n")
     return "".join(lines) + end

@@ -13,6 +13,7 @@ import pytest
 from forensics.runlog.log_search import Found, glance, search_folder
 from forensics.runlog.run import load_run
 from tests.unit.runlog.importers.samples import SAMPLES, hf_state
+from tests.unit.runlog.test_directory_logs import console
 
 JSONL = SAMPLES["jsonl"]
 
@@ -134,12 +135,25 @@ def test_checkpoints_that_a_run_in_the_folder_has_noted_are_no_run_of_their_own(
 
 def test_a_state_and_a_console_of_one_run_are_one_place(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_text(hf_state(12))
-    (tmp_path / "train.log").write_text(SAMPLES["hf-stdout"])
+    (tmp_path / "train.log").write_text(console(120))
     (tmp_path / "runs").mkdir()
     found = search(tmp_path)
     assert found.places == (tmp_path,)
     assert found.below == ()
     assert len(load_run(found.places[0]).steps)
+
+
+def test_consoles_of_two_runs_are_two_places_whatever_their_names_say(tmp_path: Path) -> None:
+    """``hf.log`` and ``hf2.log`` are called as a rotated log is."""
+    for name, shift in (("hf.log", 0.0), ("hf2.log", 0.3)):
+        (tmp_path / name).write_text(console(120, shift=shift))
+    assert set(search(tmp_path).places) == {tmp_path / "hf.log", tmp_path / "hf2.log"}
+
+
+def test_a_state_beside_the_console_of_another_run_is_a_place_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mid.json").write_text(hf_state(12))
+    (tmp_path / "train.log").write_text(console(120, shift=0.3))
+    assert search(tmp_path).places == (tmp_path / "mid.json", tmp_path / "train.log")
 
 
 def test_folders_that_hold_no_run_of_their_own(tmp_path: Path) -> None:
