@@ -197,6 +197,7 @@ class _Flat:
     raised: bool = False
     terminated: bool = False
     persistence: str = ""
+    damage_stayed: bool = False
     faithful_until: int | None = None
     departure: Departure | None = None
     compared: int = 0

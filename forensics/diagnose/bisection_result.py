@@ -231,6 +231,7 @@ class BisectionResult:
         raised: the bad step raised, which ended the run.
         terminated: of a partial answer: it was SIGTERM that ended it.
         persistence: see ``Persistence``.
+        damage_stayed: the record shows that the bad step was taken, and nothing finite after it.
         faithful_until: last step up to which the replay equals the record; None without replay.
         departure: the first row that differs, or None.
         compared: rows compared.
@@ -269,6 +270,7 @@ class BisectionResult:
     raised: bool = False
     terminated: bool = False
     persistence: Persistence = Persistence.UNKNOWN
+    damage_stayed: bool = False
     faithful_until: int | None = None
     departure: Departure | None = None
     compared: int = 0

@@ -55,6 +55,7 @@ def finding_of(result: BisectionResult) -> Finding | None:
     if result.status is not BisectStatus.LOCATED or step is None:
         return None
     lasting = result.persistence is Persistence.PERSISTENT or result.damaged
+    lasting = lasting or result.damage_stayed
     origin = result.origin
     return Finding(
         rule=RULE,
@@ -115,7 +116,7 @@ def _proof(result: BisectionResult) -> str:
         more = " and more" if len(result.samples) > 4 else ""
         one = len(result.samples) == 1
         words = ("sample", "goes") if one else ("samples", "go")
-        parts.append(f"{words[0]} {shown}{more} of its batch alone {words[1]} bad")
+        parts.append(f"{words[0]} {shown}{more} of {_whose(result)} alone {words[1]} bad")
     if result.reproduces is not None:
         parts.append("a replay reproduces it" if result.reproduces else "no replay reproduces it")
     lasting = result.persistence is Persistence.PERSISTENT
@@ -123,9 +124,24 @@ def _proof(result: BisectionResult) -> str:
     if (raised or result.raised) and not lasting:
         parts.append("it ended the run")
     elif result.persistence is not Persistence.UNKNOWN:
-        over = "it is over after the step" + ("; its damage stays" if result.damaged else "")
-        parts.append("it persists after the step" if lasting else over)
+        parts.append("it persists after the step" if lasting else f"it {is_over(result)}")
     return "; ".join(parts)
+
+
+def is_over(result: BisectionResult) -> str:
+    """What a transient fault leaves; in a replay its step is skipped, and the run may not have."""
+    if result.damage_stayed:
+        return "is over where the step is skipped; the run took it, and its damage stayed"
+    return "is over after the step" + ("; its damage stays" if result.damaged else "")
+
+
+def _whose(result: BisectionResult) -> str:
+    """The batch that the samples are counted in: that of the step, or of a rank."""
+    if result.rank is None or result.samples_note:
+        return "its batch"
+    if len(result.bad_ranks) <= 1:
+        return f"rank {result.rank:,}'s batch"
+    return f"the batch of each of ranks {', '.join(f'{rank:,}' for rank in result.bad_ranks[:4])}"
 
 
 def located_as(result: BisectionResult) -> str:

@@ -18,6 +18,7 @@ from forensics.diagnose.bisection_result import (
     TensorFacts,
     WhatIf,
 )
+from forensics.diagnose.located import is_over
 from forensics.diagnose.wording import number, percent
 from forensics.diagnose.wording import steps as step_count
 
@@ -230,7 +231,9 @@ def again(result: BisectionResult) -> str:
         return f"reproduces{alike}, and ended the run"
     persists = {
         Persistence.PERSISTENT: ", and persists after the step",
-        Persistence.TRANSIENT: ", and is over after the step"
+        Persistence.TRANSIENT: f"; it {is_over(result)}"
+        if result.damage_stayed
+        else ", and is over after the step"
         if not result.damaged
         else "; the fault is over after the step, its damage stays",
         Persistence.UNKNOWN: "",

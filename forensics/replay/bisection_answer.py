@@ -19,6 +19,7 @@ from forensics.diagnose.bisection_result import (
     Persistence,
 )
 from forensics.diagnose.spike_condition import spike_options
+from forensics.diagnose.unguarded import damage_stayed, guard
 from forensics.diagnose.wording import number
 from forensics.diagnose.wording import steps as step_count
 from forensics.replay.bad import NONFINITE
@@ -52,6 +53,7 @@ def answer_of(
     if step is not None:
         if step == suspicion.step:
             known["bad"] = suspicion.why
+        known["damage_stayed"] = damage_stayed(run.steps, step)
         known["remedy"] = _remedy(run, known, step)
     late = _shows_later(known.get("origin"), step, suspicion)
     known["notes"] = tuple(dict.fromkeys((*notes, *late)))
@@ -173,8 +175,14 @@ def _remedy(run: Run, known: Mapping[str, Any], step: int) -> tuple[str, ...]:
         persistence=known.get("persistence", Persistence.UNKNOWN),
         skipped=skipped,
         raised=known.get("raised", False),
+        guard=guard(scaling=_scales(run)) if known["damage_stayed"] else "",
         checkpoints=known.get("checkpoints", ()),
     )
+
+
+def _scales(run: Run) -> bool:
+    policy = run.manifest.scaler if run.manifest is not None else None
+    return policy is not None and policy.enabled
 
 
 def _by_the_spike(

@@ -29,6 +29,7 @@ from forensics.diagnose.onset import applied
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.unguarded import guard
 from forensics.diagnose.wording import number, steps
 from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, IntArray
@@ -126,9 +127,5 @@ def _cause(signals: Signals, poisoned: bool) -> str:
 def _remedy(signals: Signals, step: int, poisoned: bool) -> str:
     if not poisoned:
         return "Log skips from what the scaler found (its scale falls), not from calls to step()."
-    call = (
-        "step through scaler.step(optimizer) and scaler.update() on every path"
-        if signals.scaling.active
-        else "skip the step where the norm before the clip is not finite"
-    )
+    call = guard(scaling=bool(signals.scaling.active))
     return f"Resume from a checkpoint before step {step:,}; {call}."

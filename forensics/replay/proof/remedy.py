@@ -42,6 +42,7 @@ def remedies(
     persistence: Persistence = Persistence.UNKNOWN,
     skipped: bool = False,
     raised: bool = False,
+    guard: str = "",
     checkpoints: Sequence[CheckpointVerdict] = (),
 ) -> tuple[str, ...]:
     """At most four sentences, the proven ones first.
@@ -59,15 +60,19 @@ def remedies(
         persistence: of the fault.
         skipped: the record says that the optimizer did not step.
         raised: the bad step raised, which ended the run.
+        guard: what would have kept the step out of the weights, a clause; empty where the record
+            does not show that it was taken and its damage stayed.
         checkpoints: the saved states; the newest good one before the root is named.
     """
     root = growth.since_step if growth is not None else first_bad_step
     over = persistence is Persistence.TRANSIENT and growth is None and reproduces is not False
-    if over and (sound := _sound_after(checkpoints, first_bad_step, skipped)):
+    if over and not guard and (sound := _sound_after(checkpoints, first_bad_step, skipped)):
         resume = [f"Nothing has to be undone: {sound}."]
     else:
         taught = _is_taught(origin)
         resume = [*_resume(checkpoints, root, growth, lasting=not over, taught=taught)]
+    if guard:
+        resume = [_guarded(resume or [_anew(first_bad_step)], guard if over else "")]
     if over and (raised or (origin is not None and origin.kind is FaultKind.EXCEPTION)):
         again = f", once it is mended: it comes to step {first_bad_step:,} again."
         resume = [text.replace(", the last good one.", again) for text in resume]
@@ -75,7 +80,8 @@ def remedies(
         return tuple([*_not_reproduced(origin), *resume][:AT_MOST])
     leave = f"{_samples(samples)} out of {_whose(ranks)}"
     proven = [*_proven(table, growth, leave, first_bad_step, persistence)]
-    found = [*proven[:2], *_excluded(table), *resume]
+    excluded = [*_excluded(table)]
+    found = [*proven[:2], *([*resume, *excluded] if guard else [*excluded, *resume])]
     advice = _advice(origin, growth, table)
     if advice and _cause_is_known(origin):  # what makes the step finite is beside the point
         lost = origin is not None and is_lost_to_rounding(origin)
@@ -84,6 +90,19 @@ def remedies(
         sentence = f"{_capital(advice)} (advice, not proven here)."
         found = [*found[: AT_MOST - 1], sentence]
     return tuple(found[:AT_MOST])
+
+
+def _anew(step: int) -> str:
+    """Where the run knows of no saved state at all; a loop may have saved some by itself."""
+    return (
+        f"Start anew, or from a state of your own from before step {step:,} (the run names none)."
+    )
+
+
+def _guarded(resume: Sequence[str], guard: str) -> str:
+    """Whence to go on, and what must be different then."""
+    text = " ".join(resume)
+    return f"{text.removesuffix('.')}; {guard}." if guard else text
 
 
 def _whose(ranks: Sequence[int]) -> str:

@@ -51,6 +51,22 @@ def test_the_root_says_where_it_was_located_and_what_was_proven() -> None:
     assert found.verdict.undecided == ()
 
 
+def test_a_step_that_the_run_took_is_not_over_and_a_sample_is_of_its_rank() -> None:
+    result = replace(bad_sample(), damage_stayed=True, rank=1, bad_ranks=(1,))
+    found = told(log(nan_at=30), result)
+    assert found.verdict.root is not None
+    cause = found.findings[found.verdict.root].cause
+    assert "Sample 7 of rank 1's batch alone goes bad" in cause
+    assert "it is over where the step is skipped; the run took it, and its damage stayed" in cause
+    assert "over after the step" not in cause
+    alone = finding_of(result)
+    assert alone is not None
+    assert alone.severity is Severity.CRITICAL
+    both = told(log(nan_at=30), replace(result, bad_ranks=(1, 3)))
+    assert both.verdict.root is not None
+    assert "of the batch of each of ranks 1, 3 alone" in both.findings[both.verdict.root].cause
+
+
 def test_a_fault_that_the_log_does_not_show_becomes_the_root() -> None:
     found = told(log(), silent())
     assert found.verdict.status is Status.FAULTY

@@ -96,6 +96,8 @@ def test_the_outcome_of_a_change(trial: WhatIf, said: str) -> None:
 def test_two_answers_to_again() -> None:
     assert again(growth()) == "reproduces (3 replays, all alike), and persists after the step"
     assert again(bad_sample()).endswith("and is over after the step")
+    stayed = again(replace(bad_sample(), damage_stayed=True))
+    assert stayed.endswith("is skipped; the run took it, and its damage stayed")
     assert again(bit_flip()).startswith("does not reproduce: 3 replays")
     assert again(replace(bit_flip(), reproduces=None)) == ""
 

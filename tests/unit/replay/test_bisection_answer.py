@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin
+from forensics.diagnose.bisection_result import BisectStatus, FaultKind, Origin, Persistence
 from forensics.diagnose.finding import Finding, Severity
 from forensics.replay.bad import parse_bad
 from forensics.replay.bisect_options import Options
 from forensics.replay.bisection_answer import answer_of
 from forensics.replay.narrowing import Suspicion
+from forensics.runlog.manifest import Manifest, ScalerPolicy
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
 
@@ -43,6 +45,23 @@ def test_a_bad_tensor_that_is_read_later_is_told_with_that_step(operator, row, l
     told = answer_of(run, OPTIONS, suspicion, fields, ["first"])
     words = "the rows before step 130 are sound: that is the first step that shows it (loss is NaN)"
     assert told.notes == (("first", words) if late else ("first",))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "guard"),
+    [(False, "skip the step where the norm before the clip is not finite."), (True, "every path.")],
+)
+def test_a_bad_step_that_was_taken_is_told_with_what_guards_against_it(scaling, guard):
+    columns = {"loss": [1.0, math.nan, math.nan], "skipped": [0, 0, 0]}
+    manifest = Manifest(scaler=ScalerPolicy(enabled=scaling))
+    run = Run(path=Path("run"), steps=StepTable.from_arrays(columns), manifest=manifest)
+    fields = {"status": BisectStatus.LOCATED, "persistence": Persistence.TRANSIENT}
+    told = answer_of(run, OPTIONS, Suspicion(), {**fields, "first_bad_step": 1}, [])
+    assert told.damage_stayed
+    assert told.remedy[-1].startswith("Start anew, or from a state of your own from before step 1")
+    assert told.remedy[-1].endswith(guard)
+    ended = answer_of(run, OPTIONS, Suspicion(), {**fields, "first_bad_step": 2}, [])
+    assert (ended.damage_stayed, ended.remedy) == (False, ())
 
 
 @pytest.mark.parametrize(

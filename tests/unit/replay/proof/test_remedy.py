@@ -78,6 +78,32 @@ def test_bf16_carries_a_growth_on_but_does_not_stop_it() -> None:
     assert "not proven here" in told[-1]
 
 
+@pytest.mark.parametrize(
+    ("states", "whence"),
+    [
+        ((0, 50, 150), "Resume from step-50, the last good one; guard it."),
+        ((150,), "Start anew: no saved state is from before step 100, where it began; guard it."),
+        ((), "from before step 100 (the run names none); guard it."),
+    ],
+)
+def test_a_step_whose_damage_stayed_is_undone_and_guarded(states, whence) -> None:
+    trials = [_trial(BF16, True), _trial(WITHOUT_SAMPLES, True), _trial(FP64, False)]
+    told = remedies(
+        _origin("aten.log"),
+        None,
+        trials,
+        first_bad_step=100,
+        samples=(7,),
+        reproduces=True,
+        persistence=Persistence.TRANSIENT,
+        guard="guard it",
+        checkpoints=_states(*states),
+    )
+    assert told[2].endswith(whence)
+    assert len(told) == AT_MOST
+    assert "not proven here" in told[-1]
+
+
 def test_fp32_bad_is_no_precision_problem() -> None:
     told = remedies(_origin(), None, (_trial(FP32, False),), first_bad_step=100)
     assert "It is not a precision problem: fp32 goes bad, too." in told
