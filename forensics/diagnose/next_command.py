@@ -74,7 +74,12 @@ def next_command(signals: Signals, root: Finding) -> str:
         return f"forensics bisect {shlex.quote(run.named())}{own}"
     if replayed and (again := _record_again(signals, root)):
         return again
-    if root.rule not in _OF_THE_LOG and _has_gradients(signals, root.first_step):
+    of_one_rank = root.rule == "rank-divergence"  # snapshots hold what all ranks share
+    if (
+        root.rule not in _OF_THE_LOG
+        and not of_one_rank
+        and _has_gradients(signals, root.first_step)
+    ):
         target = run.path if run.path.is_dir() else run.path.parent
         return f"forensics params {shlex.quote(run.named(target))} --step {root.first_step}"
     return f"forensics rules {root.rule}"
@@ -114,6 +119,32 @@ def recipe_option(run: Run) -> str:
     if not file or not name or not Path(file).is_file():
         return ""
     return f" --recipe {shlex.quote(f'{file}:{name}')}"
+
+
+def asks_for_a_recipe(signals: Signals, root: Finding) -> str:
+    """What a bisection would tell of a user's own loop, given its recipe; empty for other runs.
+
+    It is no next command: the recipe has to be written first.
+    """
+    run, manifest = signals.run, signals.run.manifest
+    if root.rule not in REPLAYED or run.elsewhere or not run.path.is_dir():
+        return ""
+    if manifest is None or manifest.recipe or _answered(run):
+        return ""
+    from_0 = len(signals) > 0 and signals.step_at(0) == 0 and root.first_step <= FROM_THE_START
+    if not from_0 and not has_state_before(signals, root):
+        return ""
+    return (
+        "Which operator, source line and sample it was: "
+        f"`forensics bisect {shlex.quote(run.named())} --recipe FILE:NAME` finds out, given a "
+        "recipe of your loop (docs/recording.md shows one; for a trainer, docs/trainers.md)."
+    )
+
+
+def _answered(run: Run) -> bool:
+    """Has a bisection come to an answer? One that had no recipe has not."""
+    answer = (run.bisection or {}).get("bisection")
+    return isinstance(answer, dict) and answer.get("status") in ("located", "healthy")
 
 
 def trains_from_the_start(signals: Signals, root: Finding) -> bool:

@@ -10,10 +10,15 @@ from forensics.diagnose.cut_graph import cut_so_far
 from forensics.diagnose.endless_fall import endless_fall
 from forensics.diagnose.finding import Finding
 from forensics.diagnose.masked_losses import loss_is_filtered, what_shows_it
-from forensics.diagnose.next_command import has_state_before, trains_from_the_start
+from forensics.diagnose.next_command import (
+    asks_for_a_recipe,
+    has_state_before,
+    trains_from_the_start,
+)
 from forensics.diagnose.noiseless_fall import noiseless_fall
 from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.other_losses import bad_to_the_end
+from forensics.diagnose.ranks import unheard_ranks
 from forensics.diagnose.reward_driven import no_measure, one_of_several
 from forensics.diagnose.series import median
 from forensics.diagnose.signals import Signals
@@ -27,6 +32,12 @@ CALM = 3.0
 """A norm within this factor of its median says that nothing grew before (as in the lead-up)."""
 PAST = 100
 """Rows before the first bad step that are compared with it."""
+_NONFINITE = (
+    "nonfinite-loss",
+    "nonfinite-gradient",
+    "nonfinite-parameter",
+    "nonfinite-step-applied",
+)
 MOST_NAMED = 6
 """Columns that are named where none of them is the loss."""
 NEAR = 20
@@ -45,6 +56,7 @@ def open_questions(
     row = int(np.searchsorted(signals.step, root.first_step))
     rules = {f.rule for f in findings if f.first_step == root.first_step}
     questions = []
+    alone = unheard_ranks(signals, row) if root.rule in _NONFINITE and row < len(signals) else ""
     if row == 0 and root.rule in ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter"):
         questions.append(_from_the_start(signals))
     elif root.rule == "nonfinite-loss" and _calm(signals, row):
@@ -53,7 +65,9 @@ def open_questions(
         root.rule in ("nonfinite-gradient", "nonfinite-step-applied")
         and not signals.loss_bad[row : row + 1].any()
     ):
-        questions.append(_norm_question(signals))
+        questions.append(alone or _norm_question(signals))
+    elif alone:
+        questions.append(alone)
     if {"loss-spike", "gradient-spike"} <= rules and not _was_the_batch(signals, row):
         other = (
             "a stale second moment in Adam"
@@ -77,6 +91,8 @@ def open_questions(
             else "A hidden NaN or batches without labels: the raw loss of every step and the "
             "gradient norm tell them apart."
         )
+    if asked := asks_for_a_recipe(signals, root):
+        questions.append(asked)
     return tuple(questions)
 
 

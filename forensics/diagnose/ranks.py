@@ -96,10 +96,39 @@ def all_bad_at_once(signals: Signals, row: int) -> int:
     losses, norms = rank_column(signals, "loss"), local_norms(signals)
     own_bad = signals.loss_bad | own_local_norm(signals).bad[0]
     bad = np.vstack((own_bad, losses.bad | norms.bad))
-    manifest = signals.run.manifest
-    known = len(bad) if manifest is None else max(len(bad), manifest.world_size)
+    known = rank_count(signals)
     first = bool(bad[:, row].all()) and not (row and bad[:, row - 1].any())
     return len(bad) if first and known == len(bad) > 1 else 0
+
+
+def rank_count(signals: Signals) -> int:
+    """How many ranks trained, as run.json and their logs say."""
+    manifest = signals.run.manifest
+    return max(1 + len(signals.run.ranks), 1 if manifest is None else manifest.world_size)
+
+
+def finite_on_all(signals: Signals, row: int) -> bool:
+    """Is the loss of a row finite on every rank? False where one rank's is not known."""
+    losses = signals.derived(rank_column, "loss").values[:, row]
+    known = 1 + len(losses) == rank_count(signals)
+    return known and bool(np.isfinite(signals.loss[row]) and np.isfinite(losses).all())
+
+
+def unheard_ranks(signals: Signals, row: int) -> str:
+    """What cannot be told of a bad row because rank 0 alone recorded; empty where others did."""
+    count = rank_count(signals)
+    if count == 1 or any(len(table) for table in signals.run.ranks):
+        return ""
+    own, step = own_local_norm(signals), signals.step_at(row)
+    ask = "Make the Recorder on every rank: it then names the rank, and says where in its data."
+    if signals.loss_bad[row] or own.bad[0, row]:
+        told = f"rank 0's own values are bad at step {step:,}; the others' are not known"
+    elif own.present[0, row] and signals.norm_bad[row]:
+        told = f"its own gradient is finite at step {step:,}, so another rank's was bad, and which"
+        told += " one cannot be told"
+    else:
+        told = "which rank was bad cannot be told"
+    return f"Only rank 0 of {count:,} recorded: {told}. {ask}"
 
 
 def everyone(ranks: int) -> str:

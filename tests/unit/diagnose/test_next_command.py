@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 
 from forensics.diagnose.finding import Finding, Severity
-from forensics.diagnose.next_command import REPLAYED, command_for_exception, next_command
+from forensics.diagnose.next_command import (
+    REPLAYED,
+    asks_for_a_recipe,
+    command_for_exception,
+    next_command,
+)
 from forensics.diagnose.rules import RULES
 from forensics.diagnose.signals import Signals
 from forensics.runlog.manifest import Ended, Manifest
@@ -126,6 +131,33 @@ def test_a_path_with_a_space_is_quoted(tmp_path: Path) -> None:
     home.mkdir()
     signals = run(home, checkpoints=(checkpoint(home, 0),))
     assert next_command(signals, root()).endswith(f"'{home}/checkpoints'")
+
+
+def test_a_loop_of_ones_own_is_told_what_a_recipe_would_bring(tmp_path: Path) -> None:
+    own = run(tmp_path, steps=[0, 30], manifest=Manifest())
+    asked = asks_for_a_recipe(own, root())
+    assert f"`forensics bisect {tmp_path} --recipe FILE:NAME`" in asked
+    assert next_command(own, root()) == f"forensics params {tmp_path} --step 30"  # can be run now
+    no_recipe = {"bisection": {"status": "not-bisectable"}}
+    assert asks_for_a_recipe(run(tmp_path, manifest=Manifest(), bisection=no_recipe), root())
+
+
+def test_a_recipe_is_asked_for_only_where_one_would_bring_something(tmp_path: Path) -> None:
+    located = {"bisection": {"status": "located"}}
+    assert not asks_for_a_recipe(run(tmp_path), root())  # a log alone
+    assert not asks_for_a_recipe(run(tmp_path, manifest=Manifest(recipe=RECIPE)), root())
+    own = run(tmp_path, manifest=Manifest(), bisection=located)
+    assert not asks_for_a_recipe(own, root())
+    unbisected = run(tmp_path, manifest=Manifest())
+    assert not asks_for_a_recipe(unbisected, root("loop-order"))
+    assert not asks_for_a_recipe(unbisected, root(step=2_031))  # no state before, and far
+    near = run(tmp_path, manifest=Manifest(), checkpoints=(checkpoint(tmp_path, 2_000),))
+    assert asks_for_a_recipe(near, root(step=2_031))
+
+
+def test_the_snapshots_hold_nothing_of_one_rank(tmp_path: Path) -> None:
+    signals = run(tmp_path, steps=[0, 30], manifest=Manifest(world_size=2))
+    assert next_command(signals, root("rank-divergence")) == "forensics rules rank-divergence"
 
 
 def test_the_rules_named_here_exist() -> None:

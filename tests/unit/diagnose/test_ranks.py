@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from forensics.diagnose.ranks import all_bad_at_once
+from forensics.diagnose.engine import diagnose
+from forensics.diagnose.ranks import all_bad_at_once, unheard_ranks
 from forensics.diagnose.rules.nonfinite_gradient import nonfinite_gradient
 from forensics.diagnose.rules.nonfinite_loss import nonfinite_loss
 from forensics.diagnose.rules.rank_divergence import rank_divergence
@@ -109,3 +110,30 @@ def test_two_ranks_are_both() -> None:
     (finding,) = found(nonfinite_loss, signals)
     assert " on both ranks (" in finding.message
     assert "Both ranks went bad in the same step" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("own", "zero", "said"),
+    [
+        ({"grad_l2_pre_clip": np.nan}, {}, "its own gradient is finite at step 120, so another"),
+        ({"loss": np.nan}, {}, "rank 0's own values are bad at step 120"),
+        ({"grad_l2_pre_clip": np.nan}, {"grad_l2_local": np.nan}, "rank 0's own values are bad"),
+        ({"grad_l2_pre_clip": np.nan}, None, "which rank was bad cannot be told"),
+    ],
+)
+def test_where_rank_zero_alone_recorded_the_others_are_not_known(
+    own: dict[str, float], zero: dict[str, float] | None, said: str
+) -> None:
+    log = None if zero is None else rank_log(0, **zero)
+    assert said in unheard_ranks(run(own_log(**own), zero=log, world_size=2), BAD)
+    assert not unheard_ranks(run(own_log(**own), zero=log), BAD)
+    assert not unheard_ranks(run(own_log(**own), rank_log(1), zero=log, world_size=2), BAD)
+
+
+def test_a_report_says_that_rank_zero_alone_recorded() -> None:
+    own, rows = own_log(), np.arange(ROWS)
+    own["grad_l2_pre_clip"] = np.where(rows < BAD, 1.0, np.nan)
+    own["loss"] = np.where(rows <= BAD, 2.0, np.nan)
+    diagnosis = diagnose(run(own, zero=rank_log(0), world_size=2).run)
+    (told,) = [text for text in diagnosis.verdict.undecided if "rank" in text]
+    assert told.startswith("Only rank 0 of 2 recorded: its own gradient is finite at step 120")
