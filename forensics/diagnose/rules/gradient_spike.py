@@ -28,6 +28,7 @@ import numpy as np
 
 from forensics.diagnose.clipping import clip_of
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.onset import against_growth, breaks_off
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.schedule import rate_state, still_warming
 from forensics.diagnose.signals import Signals
@@ -42,6 +43,7 @@ from forensics.diagnose.spike_groups import (
     told_groups,
 )
 from forensics.diagnose.spikes import Spikes
+from forensics.diagnose.whence import whence
 from forensics.diagnose.wording import factor, number, span, steps, times
 from forensics.frozen import dataclass
 
@@ -105,6 +107,7 @@ def _finding(signals: Signals, spikes: Spikes, group: SpikeGroup, severity: Seve
     peak = int(spikes.rows[spikes.peak[top]])
     around = [first - 2, first - 1, first, peak - 1, peak, peak + 1, peak + 2, last]
     told = _many(signals, spikes, group, top) if several else _one(signals, spikes, top)
+    broken = not several and breaks_off(signals, first, last)
     return Finding(
         rule="gradient-spike",
         severity=severity,
@@ -116,8 +119,10 @@ def _finding(signals: Signals, spikes: Spikes, group: SpikeGroup, severity: Seve
                 "grad_l2_pre_clip", signals.norm, around, float(np.exp(spikes.before[top]))
             ),
         ),
-        cause=_cause(signals, first, several),
-        remedy=_back(signals, spikes, top)
+        cause=_broken_off(signals, spikes, top) if broken else _cause(signals, first, several),
+        remedy=against_growth(signals)
+        if broken
+        else _back(signals, spikes, top)
         + _remedy(signals, int(spikes.rows[spikes.first[top]]), peak, several),
     )
 
@@ -166,6 +171,12 @@ def _many(signals: Signals, spikes: Spikes, group: SpikeGroup, top: int) -> str:
     )
 
 
+def _broken_off(signals: Signals, spikes: Spikes, spike: int) -> str:
+    """The cause where the norm grew on until nothing was finite."""
+    grown = factor(float(np.exp(spikes.height[spike])))
+    return f"The run was diverging: the norm grew to {grown} its level, until it overflowed."
+
+
 def _cause(signals: Signals, row: int, several: bool) -> str:
     losses = signals.derived(loss_spikes, *LOSS_SPIKE)
     starts = losses.rows[losses.first]
@@ -192,7 +203,7 @@ def _back(signals: Signals, spikes: Spikes, spike: int) -> str:
     if not _loss_stays_up(signals, spikes, spike):
         return ""
     at = signals.step_at(int(spikes.rows[spikes.first[spike]]))
-    return f"Resume from a checkpoint before step {at:,}: going on keeps what its update did. "
+    return f"{whence(signals.run, at)}: going on keeps what its update did. "
 
 
 def _remedy(signals: Signals, row: int, peak: int, several: bool) -> str:

@@ -38,6 +38,7 @@ from forensics.diagnose.reward_driven import one_of_several
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.whence import whence
 from forensics.diagnose.wording import number, span
 from forensics.frozen import dataclass
 
@@ -162,7 +163,7 @@ def _remedy(signals: Signals, episode: Episode, to_end: bool) -> str:
         name = f"Look at the batch and the loss of {when} first. {name}"
     if signals.skipped.any() or not signals.has("skipped"):
         return name
-    again = "Resume from before it. " if to_end else ""
+    again = f"{whence(signals.run, signals.table.first_of(episode.first))}. " if to_end else ""
     return f"{again}{name} Skip steps whose gradient norm is not finite."
 
 

@@ -37,6 +37,7 @@ from forensics.diagnose.ranks import all_bad_at_once, everyone, shared_by_all
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.whence import whence
 from forensics.diagnose.wording import number
 from forensics.frozen import dataclass
 
@@ -133,7 +134,8 @@ def _remedy(signals: Signals, before: Onset, to_end: bool) -> str:
     if before.bad_lr:
         return "Mend the schedule (a division by 0 in its warm-up is common) and resume before it."
     if before.applied_before:
-        return "Resume from a checkpoint before that step, and skip steps with bad gradients."
+        taken = signals.step_at(before.row - 1)
+        return f"{whence(signals.run, taken)}; skip steps with bad gradients."
     if before.grew:
         return against_growth(signals)
     if signals.precision == "fp16":

@@ -40,6 +40,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, merged, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.snapshots import earliest_start
+from forensics.diagnose.whence import whence
 from forensics.frozen import dataclass
 from forensics.runlog.steps import IntArray
 
@@ -80,7 +81,7 @@ def _finding(signals: Signals, episode: Episode, culprit: Culprit, weights: IntA
         subject=culprit.name,
         evidence=nonfinite_evidence(signals, culprit, episode.first),
         cause=_cause(culprit, loss_at(signals, episode.first)),
-        remedy=_remedy(culprit, episode.first, poisoned),
+        remedy=_remedy(signals, culprit, episode.first, poisoned),
     )
 
 
@@ -131,10 +132,10 @@ def _cause(culprit: Culprit, loss: float) -> str:
     return origin(culprit, loss)
 
 
-def _remedy(culprit: Culprit, step: int, poisoned: bool) -> str:
+def _remedy(signals: Signals, culprit: Culprit, step: int, poisoned: bool) -> str:
     if culprit.what == "weight" and not culprit.everywhere:
         return f"Look at how {culprit.name} is initialised, loaded and updated; resume from before."
-    again = f"Resume from before step {step:,}: the weights are bad. " if poisoned else ""
+    again = f"{whence(signals.run, step)}: the weights are bad. " if poisoned else ""
     return (
         f"{again}Look at the operations that use {culprit.name}: log, sqrt, division or exp near "
         f"the ends of their domain; anomaly mode on step {step:,} names the one."

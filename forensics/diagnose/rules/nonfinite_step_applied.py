@@ -30,6 +30,7 @@ from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.unguarded import guard
+from forensics.diagnose.whence import whence
 from forensics.diagnose.wording import number, steps
 from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, IntArray
@@ -128,4 +129,4 @@ def _remedy(signals: Signals, step: int, poisoned: bool) -> str:
     if not poisoned:
         return "Log skips from what the scaler found (its scale falls), not from calls to step()."
     call = guard(scaling=bool(signals.scaling.active))
-    return f"Resume from a checkpoint before step {step:,}; {call}."
+    return f"{whence(signals.run, step)}; {call}."

@@ -28,6 +28,7 @@ from forensics.diagnose.ranks import SAME, apart, rank_column, rank_texts
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import runs_of, spread_out
 from forensics.diagnose.signals import Signals
+from forensics.diagnose.whence import whence
 from forensics.diagnose.wording import percent
 from forensics.frozen import dataclass
 from forensics.runlog.steps import BoolArray, FloatArray, IntArray
@@ -102,6 +103,6 @@ def _finding(
         ),
         cause="An update that not every rank made alike: a step skipped on one rank only, a "
         "gradient that was not reduced, a bit flip, or state changed outside the optimizer.",
-        remedy=f"Resume from a checkpoint before step {step:,}, broadcast rank 0's weights, and "
+        remedy=f"{whence(signals.run, step)}; broadcast rank 0's weights, and "
         "make the skip decision from reduced values so that all ranks take it together.",
     )

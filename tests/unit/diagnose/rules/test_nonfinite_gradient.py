@@ -37,7 +37,7 @@ def test_fires_as_critical_where_nothing_is_finite_any_more() -> None:
     (finding,) = found(nonfinite_gradient, run_of(columns))
     assert finding.severity is Severity.CRITICAL
     assert (finding.first_step, finding.last_step) == (200, 299)
-    assert "Resume from before it" in finding.remedy
+    assert "Resume from a checkpoint before step 200" in finding.remedy
 
 
 def test_fires_where_no_loss_scale_helps() -> None:

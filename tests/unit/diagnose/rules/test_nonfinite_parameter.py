@@ -66,7 +66,7 @@ def test_fires_on_the_gradient_and_is_critical_when_the_weights_follow() -> None
     assert finding.severity is Severity.CRITICAL
     assert (finding.first_step, finding.subject) == (40, NAMES[3])
     assert not finding.evidence[0].signal.startswith("value")
-    assert "Resume from before step 40" in finding.remedy
+    assert "Resume from a checkpoint before step 40" in finding.remedy
 
 
 def test_fires_on_the_name_in_the_skip_reason() -> None:
