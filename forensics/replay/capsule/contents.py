@@ -48,6 +48,7 @@ class CapsuleFacts:
         batch_stored: the batch lies in ``batch.pt``; otherwise the recipe makes it.
         recipe_file: name of the user's recipe file; empty for a registered recipe.
         recipe_sha256: of that file, as copied.
+        replayed_by: name of the recipe that the capsule was written with.
         operator: full name of the operator whose inputs lie in ``op.pt``, or empty.
         operator_note: why there are none.
         missing: what the state lacks, a clause each.
@@ -65,13 +66,19 @@ class CapsuleFacts:
     batch_stored: bool = True
     recipe_file: str = ""
     recipe_sha256: str = ""
+    replayed_by: str = ""
     operator: str = ""
     operator_note: str = ""
     missing: tuple[str, ...] = ()
 
     @property
     def recipe_name(self) -> str:
-        """The name of the recipe, as recorded."""
+        """The name of the recipe: the one that replayed it, else the recorded one.
+
+        A loop of one's own has recorded none.
+        """
+        if self.replayed_by:
+            return self.replayed_by
         recipe = self.manifest.get("recipe")
         name = recipe.get("name") if isinstance(recipe, Mapping) else None
         return name if isinstance(name, str) else ""

@@ -116,11 +116,12 @@ def open_capsule(
         InputError, NotReplayableError: as ``run_capsule``.
     """
     if facts.recipe_file and recipe is None:
+        name = f":{facts.recipe_name}" if facts.recipe_name else ""
         raise NotReplayableError(
             f"its recipe is the file {RECIPE}, a copy of {Path(facts.recipe_file).name}, "
             "and a file is loaded only if you name it",
             where=directory,
-            hint=f"read it, then: --recipe {directory / RECIPE}:{facts.recipe_name}",
+            hint=f"read it, then: --recipe {directory / RECIPE}{name}",
         )
     session = open_session(_as_run(directory, facts), recipe=recipe, device=device, say=say)
     try:

@@ -150,6 +150,7 @@ def _fill(
         batch_size=size,
         batch_stored=stored,
         recipe_file=str(source.name) if source else "",
+        replayed_by=session.recipe.name,
         operator=caught.name if caught else "",
         operator_note=why_not,
         missing=(*missing, *note),

@@ -248,6 +248,22 @@ def test_a_copied_recipe_is_never_loaded_by_itself(users: Path, tmp_path: Path) 
     assert not (capsule / "loaded").exists()
 
 
+@pytest.mark.parametrize(
+    ("replayed_by", "named"), [("mine", "recipe_source.py:mine"), ("", "recipe_source.py")]
+)
+def test_a_loop_that_recorded_no_recipe_is_told_the_name_of_the_one_that_replayed_it(
+    users: Path, tmp_path: Path, replayed_by: str, named: str
+) -> None:
+    capsule = shutil.copytree(users, tmp_path / "capsule")
+    facts = json.loads((capsule / "capsule.json").read_text())
+    assert facts["replayed_by"] == "mine"
+    facts["manifest"]["recipe"], facts["replayed_by"] = {}, replayed_by
+    (capsule / "capsule.json").write_text(json.dumps(facts))
+    with pytest.raises(NotReplayableError) as caught:
+        run_capsule(capsule)
+    assert caught.value.line().endswith(f"--recipe {capsule / named}")
+
+
 def test_the_user_may_name_it_or_run_the_script(users: Path, tmp_path: Path) -> None:
     capsule = shutil.copytree(users, tmp_path / "capsule")
     assert (capsule / "recipe_source.py").read_text() == _MINE
