@@ -13,6 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from forensics.diagnose.finding import Evidence
+from forensics.diagnose.masked_losses import loss_is_filtered
+from forensics.diagnose.ranks import finite_on_all
+from forensics.diagnose.reward_driven import one_of_several
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.wording import counted
 from forensics.frozen import dataclass
@@ -65,7 +68,7 @@ def origin(culprit: Culprit, loss: float) -> str:
 
     Args:
         culprit: the first bad gradient of a step.
-        loss: of that step; NaN or Inf where it was bad or is not known.
+        loss: of that step, as ``loss_at`` gives it; NaN or Inf where it was bad or is not known.
     """
     if culprit.everywhere:
         if math.isfinite(loss):
@@ -74,8 +77,8 @@ def origin(culprit: Culprit, loss: float) -> str:
                 "of the loss, or of what stands between it and the last layer."
             )
         return (
-            "Every gradient is bad, so the value was born at or above the first layer that "
-            "backward reaches: in the loss, or in what stands between it and the last layer."
+            "Every gradient is bad, so the value is no single layer's: it came with the loss, from "
+            "the batch or the forward pass, or was born in backward before the last layer."
         )
     if culprit.alone:
         return (
@@ -219,8 +222,24 @@ def _in_snapshot(
     )
 
 
+def born(signals: Signals, step: int) -> str:
+    """Where the bad gradient of a step was born, as its snapshot tells; empty where it does not.
+
+    Where all are bad it tells nothing unless the loss is known to be finite.
+    """
+    culprit, loss = culprit_of(signals, step), loss_at(signals, step)
+    if culprit is None or culprit.what != "gradient" or not culprit.total:
+        return ""
+    return "" if culprit.everywhere and not math.isfinite(loss) else origin(culprit, loss)
+
+
 def loss_at(signals: Signals, step: int) -> float:
-    """The loss of a step; NaN where it is not known."""
+    """The loss of a step; NaN where it is not known of all that went backward.
+
+    Another rank's or micro-batch's may be NaN beside it, or one that the logger left out.
+    """
     row = int(np.searchsorted(signals.step, step))
     there = row < len(signals) and signals.step_at(row) == step
-    return float(signals.loss[row]) if there else math.nan
+    if not there or loss_is_filtered(signals) or one_of_several(signals):
+        return math.nan
+    return float(signals.loss[row]) if finite_on_all(signals, row) else math.nan

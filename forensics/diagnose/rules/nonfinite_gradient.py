@@ -28,12 +28,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from forensics.diagnose.bad_parameters import culprit_of
+from forensics.diagnose.bad_parameters import born, culprit_of
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.lost_norms import lost_norms
 from forensics.diagnose.masked_losses import loss_is_filtered
 from forensics.diagnose.onset import against_growth, damage, diverging, lasts, onset, stretch
-from forensics.diagnose.ranks import all_bad_at_once, shared_by_all
+from forensics.diagnose.ranks import all_bad_at_once, finite_on_all, rank_count, shared_by_all
 from forensics.diagnose.reward_driven import one_of_several
 from forensics.diagnose.rule import rule, threshold
 from forensics.diagnose.series import Episode, told_episodes
@@ -91,7 +91,8 @@ def _message(signals: Signals, episode: Episode, bad: np.ndarray, to_end: bool) 
     kind = number(float(signals.norm[first]))
     when = stretch(signals, episode, bad, to_end)
     loss = signals.loss[first]
-    beside = f"while the loss is finite ({number(float(loss))})" if np.isfinite(loss) else ""
+    whose = "rank 0's" if rank_count(signals) > 1 else "the"
+    beside = f"while {whose} loss is finite ({number(float(loss))})" if np.isfinite(loss) else ""
     if np.isfinite(loss) and loss_is_filtered(signals):
         beside = f"beside a logged loss of {number(float(loss))}, a mean that leaves NaN out"
     elif _is_hidden(signals, first):
@@ -142,6 +143,17 @@ def _cause(signals: Signals, row: int) -> str:
             f"The loss itself was NaN, in all likelihood: {forward}, or else in backward: "
             f"{singular}."
         )
+    if rank_count(signals) > 1 and not finite_on_all(signals, row):
+        return (
+            "The loss of another rank is perhaps NaN: the reduction gives its gradient to all. If "
+            f"it is, {forward}; if none is, in backward: {singular}."
+        )
+    told = _kind_of_cause(signals, singular)
+    return f"{told} {born(signals, signals.step_at(row))}".rstrip()
+
+
+def _kind_of_cause(signals: Signals, singular: str) -> str:
+    """What makes a gradient bad behind a loss that is known to be finite."""
     if signals.scaling.active:
         return f"No loss scale helps, so it is no overflow of the scaled gradients but {singular}."
     if signals.precision == "fp16":

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from forensics.diagnose.bad_parameters import culprit_of
+from forensics.diagnose.bad_parameters import born, culprit_of
 from forensics.diagnose.finding import Finding, Severity
 from forensics.diagnose.onset import applied
 from forensics.diagnose.rule import rule, threshold
@@ -98,7 +98,7 @@ def _finding(signals: Signals, episode: Episode, rows: IntArray, poisoned: int |
             signals.evidence("loss", signals.loss, near),
             signals.evidence("skipped", signals.column("skipped"), near),
         ),
-        cause=_cause(signals, poisoned is not None),
+        cause=_cause(signals, first, poisoned is not None),
         remedy=_remedy(signals, first, poisoned is not None),
     )
 
@@ -111,7 +111,7 @@ def _message(kind: str, step: int, poisoned: bool) -> str:
     )
 
 
-def _cause(signals: Signals, poisoned: bool) -> str:
+def _cause(signals: Signals, step: int, poisoned: bool) -> str:
     if not poisoned:
         return (
             "The log says too little: a fused optimizer skips inside its kernel, a scaler skips "
@@ -122,7 +122,9 @@ def _cause(signals: Signals, poisoned: bool) -> str:
             "The step went past the scaler: optimizer.step() instead of scaler.step(optimizer), or "
             "gradients that were changed after unscale_()."
         )
-    return "Nothing checks the gradients before the optimizer steps."
+    return (
+        f"Nothing checks the gradients before the optimizer steps. {born(signals, step)}".rstrip()
+    )
 
 
 def _remedy(signals: Signals, step: int, poisoned: bool) -> str:

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from forensics.diagnose.bad_parameters import born
 from forensics.diagnose.finding import Evidence, Finding, Severity
 from forensics.diagnose.ranks import (
     SAME,
@@ -100,6 +101,7 @@ def _bad_rank(
     value = float(column.values[rank, first])
     more = f", in {steps(episode.rows)} so far" if episode.rows > 1 else ""
     position = data_position(signals, rank, step)
+    inside = "" if by_loss else born(signals, step)
     there = "" if position is None else f" (data position {position:,})"
     return Finding(
         rule="rank-divergence",
@@ -111,7 +113,7 @@ def _bad_rank(
         subject=f"rank {rank}",
         evidence=tuple(evidence),
         cause="A bad sample in this rank's share of the batch, or a fault of its device: the other "
-        "ranks compute the same model and are sound.",
+        f"ranks compute the same model and are sound. {inside}".rstrip(),
         remedy=f"Look at the samples that rank {rank} had at step {step:,}{there}; if they are "
         "sound, run the same step on another device and take this one out if it differs.",
     )

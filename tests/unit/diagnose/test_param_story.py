@@ -222,7 +222,7 @@ def test_where_all_gradients_are_bad_the_loss_tells_where_it_was_born(tmp_path: 
     log["loss"][350:] = np.nan
     story = param_story(write(tmp_path / "bad", grads, counts, log=log))
     assert story.first_bad is not None
-    assert "in the loss, or in what stands between it and the last" in story.first_bad.origin
+    assert "it came with the loss, from the batch or the forward pass" in story.first_bad.origin
 
 
 def test_one_bad_gradient_among_finite_ones_was_born_in_its_own(tmp_path: Path) -> None:
