@@ -8,6 +8,7 @@ import numpy as np
 
 from forensics.diagnose.clipping import starves
 from forensics.diagnose.finding import Finding, Severity
+from forensics.diagnose.onset import breaks_off
 from forensics.diagnose.signals import Signals
 from forensics.diagnose.thrown_off import thrown_off
 
@@ -15,6 +16,10 @@ FAST_ROWS = 100
 """Rows in which an explosion is over before a loss can be said to have led it."""
 FAST_GROWTH = 1000.0
 """Three decades; what a rate a little too high does takes hundreds of steps for it."""
+LR_REACH = 100
+"""Steps after a learning-rate fault in which trouble is its consequence, and no later."""
+ONSET_ERROR = 10
+"""Steps by which the onset of a slow growth, read off a fitted line, may come out too early."""
 When = Callable[[Signals, Finding, Finding], bool]
 """``(signals, root, consequence) → does the root explain the consequence?``"""
 
@@ -33,6 +38,17 @@ def within(before: int, after: int) -> When:
         return -before <= latest and consequence.begins - root.first_step <= after
 
     return condition
+
+
+def next_thing_logged(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The consequence starts within two steps of the root, or in the row after it.
+
+    In a log with gaps the next step that is logged may be far.
+    """
+    if within(0, 2)(signals, root, consequence):
+        return True
+    row = _rows(signals, root).start
+    return bool(signals.step[row + 1 : row + 2] == consequence.first_step)
 
 
 def during(slack: int = 0) -> When:
@@ -199,6 +215,28 @@ def the_spike_did_it(signals: Signals, root: Finding, consequence: Finding) -> b
     del signals
     counts = consequence.rule == "loss-spike" or root.severity >= Severity.WARNING
     return counts and 1 <= consequence.first_step - root.first_step <= 8
+
+
+def it_breaks_off(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """The root's norm grows on until a row is non-finite; the consequence starts by that row."""
+    rows = _rows(signals, root)
+    by_then = signals.step[rows.start : rows.stop + 1]
+    meant = rows.stop < len(signals) and root.first_step <= consequence.first_step <= by_then[-1]
+    return meant and breaks_off(signals, rows.start, rows.stop - 1)
+
+
+def the_loss_rose_first(signals: Signals, root: Finding, consequence: Finding) -> bool:
+    """No spike comes before what it is to follow; what is slow is noticed late."""
+    spike = consequence.rule in ("gradient-spike", "loss-spike")
+    return not spike or within(ONSET_ERROR, 1 << 62)(signals, root, consequence)
+
+
+def left_nothing(signals: Signals, root: Finding) -> bool:
+    """Is it a spike of skipped steps? No update was made of it, so a later one is another."""
+    if root.rule != "loss-spike":
+        return False
+    inside = (signals.step >= root.first_step) & (signals.step <= root.last_step)
+    return bool(inside.any() and signals.skipped[inside].all())
 
 
 def not_before_the_loss(signals: Signals, root: Finding, consequence: Finding) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from forensics.diagnose.clipping import starves
 from forensics.diagnose.conditions import (
+    LR_REACH,
+    ONSET_ERROR,
     When,
     about_evaluation,
     about_training,
@@ -22,9 +24,12 @@ from forensics.diagnose.conditions import (
     in_fp16,
     is_poisonous,
     is_serious,
+    it_breaks_off,
+    left_nothing,
     loss_stays_finite,
     most_octaves_fell_after,
     most_of_it_came_after,
+    next_thing_logged,
     no_gradient_is_left,
     not_before_the_loss,
     same_module,
@@ -35,6 +40,7 @@ from forensics.diagnose.conditions import (
     the_clip_starves,
     the_first_updates_did_it,
     the_gradient_came_first,
+    the_loss_rose_first,
     the_spike_did_it,
     weight_itself_is_bad,
     within,
@@ -72,10 +78,6 @@ def may_be_root(signals: Signals, finding: Finding) -> bool:
     return finding.rule not in NEVER_ROOTS and not tells_lost_rows(finding)
 
 
-LR_REACH = 100
-"""Steps after a learning-rate fault in which trouble is its consequence, and no later."""
-ONSET_ERROR = 10
-"""Steps by which the onset of a slow growth, read off a fitted line, may come out too early."""
 _SKIPS = ("high-skip-rate", "dead-run", "loss-scale-collapse", "loss-scale-oscillation")
 _NONFINITE = ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter", "norm-overflow")
 _DAMAGE = (*_NONFINITE, "nonfinite-step-applied", "dead-run", "masked-nonfinite")
@@ -198,9 +200,15 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "the update of the spike is in the weights",
     ),
     Explanation(
+        ("gradient-spike",),
+        (*_DAMAGE, "loss-spike"),
+        it_breaks_off,
+        "the norm grew until it overflowed",
+    ),
+    Explanation(
         ("loss-divergence",),
         ("gradient-explosion", "gradient-spike", "loss-spike", "loss-plateau", "weight-growth"),
-        at_all,
+        the_loss_rose_first,
         "the loss rose first",
     ),
     Explanation(
@@ -236,7 +244,7 @@ EXPLANATIONS: tuple[Explanation, ...] = (
     Explanation(
         ("nonfinite-gradient",),
         ("nonfinite-loss", "dead-run", "nonfinite-validation"),
-        both(skips_are_not_logged, within(0, 2), the_gradient_came_first),
+        both(skips_are_not_logged, next_thing_logged, the_gradient_came_first),
         "the gradient went into the weights",
     ),
     Explanation(
@@ -380,19 +388,11 @@ EXPLANATIONS: tuple[Explanation, ...] = (
 )
 
 
-def _left_nothing(signals: Signals, root: Finding) -> bool:
-    """Is it a spike of skipped steps? No update was made of it, so a later one is another."""
-    if root.rule != "loss-spike":
-        return False
-    inside = (signals.step >= root.first_step) & (signals.step <= root.last_step)
-    return bool(inside.any() and signals.skipped[inside].all())
-
-
 def explains(signals: Signals, root: Finding, consequence: Finding) -> int | None:
     """The number of the first line by which one finding explains another, or None."""
     if root.rule == consequence.rule:
         again = root.subject == consequence.subject and root.first_step < consequence.first_step
-        return len(EXPLANATIONS) if again and not _left_nothing(signals, root) else None
+        return len(EXPLANATIONS) if again and not left_nothing(signals, root) else None
     for number, line in enumerate(EXPLANATIONS):
         named = root.rule in line.roots and consequence.rule in line.consequences
         if named and line.when(signals, root, consequence):

@@ -94,6 +94,21 @@ def lasts(bad: BoolArray, written: BoolArray, episode: Episode) -> bool:
     return not bool((written[after] & ~bad[after]).any())
 
 
+def breaks_off(signals: Signals, first: int, last: int) -> bool:
+    """Does a norm that is far up grow on over several rows, until a row is non-finite?
+
+    Args:
+        signals: the run.
+        first: row in which it is far up first.
+        last: the last such row.
+    """
+    norm = signals.norm[first : last + 1]
+    bad = signals.loss_bad[last + 1 : last + 2] | signals.norm_bad[last + 1 : last + 2]
+    if last <= first or not bad.any() or not np.isfinite(norm).all():
+        return False
+    return bool(norm[-1] == norm.max() and norm.min() >= norm[0] / 2)
+
+
 def went_on_after(signals: Signals, step: int) -> bool:
     """Was any later step taken with finite numbers?"""
     after = slice(int(np.searchsorted(signals.step, step, side="right")), None)

@@ -16,6 +16,7 @@ from forensics.diagnose.next_command import (
     trains_from_the_start,
 )
 from forensics.diagnose.noiseless_fall import noiseless_fall
+from forensics.diagnose.onset import breaks_off
 from forensics.diagnose.optimizer_facts import divides_by_its_size
 from forensics.diagnose.other_losses import bad_to_the_end
 from forensics.diagnose.ranks import unheard_ranks
@@ -68,7 +69,8 @@ def open_questions(
         questions.append(alone or _norm_question(signals))
     elif alone:
         questions.append(alone)
-    if {"loss-spike", "gradient-spike"} <= rules and not _was_the_batch(signals, row):
+    jumped = {"loss-spike", "gradient-spike"} <= rules
+    if jumped and not (_was_the_batch(signals, row) or _breaks_off(signals, root)):
         other = (
             "a stale second moment in Adam"
             if divides_by_its_size(signals) is not False
@@ -148,6 +150,12 @@ def _norm_question(signals: Signals) -> str:
 
 def _sentence(clause: str) -> str:
     return clause[:1].upper() + clause[1:]
+
+
+def _breaks_off(signals: Signals, root: Finding) -> bool:
+    """Did the norm of a spike grow on until nothing was finite? That is no batch's doing."""
+    first, last = np.searchsorted(signals.step, [root.first_step, root.last_step])
+    return root.rule == "gradient-spike" and breaks_off(signals, int(first), int(last))
 
 
 def _was_the_batch(signals: Signals, row: int) -> bool:

@@ -114,3 +114,24 @@ def test_a_spike_after_which_the_loss_stays_up_is_serious(left: float, severity:
     (finding,) = found(gradient_spike, columns)
     assert finding.severity is severity
     assert ("the loss stayed up" in finding.message) is (severity is Severity.WARNING)
+
+
+def test_growth_that_ends_in_nan_is_no_batch_to_inspect() -> None:
+    columns = healthy_columns("pretraining", 0, 400)
+    norm, loss = columns["grad_l2_pre_clip"], columns["loss"]
+    norm[300:303] = norm[280:300].mean() * np.array([8.0, 14.0, 27.0])
+    norm[303:] = loss[303:] = np.nan
+    (finding,) = serious(found(gradient_spike, columns))
+    assert (finding.first_step, finding.last_step) == (300, 302)
+    assert finding.cause.startswith("The run was diverging: the norm grew to ×30.2 its level")
+    assert finding.remedy.startswith("Resume from before the growth, lower the learning rate")
+    assert "batch" not in finding.remedy
+
+
+@pytest.mark.parametrize("after", [1.0, np.nan])
+def test_one_high_norm_is_still_a_batch_to_inspect(after: float) -> None:
+    columns = spiked(400, [300], 27.0)
+    columns["grad_l2_pre_clip"][301:] *= after
+    columns["loss"][301:] *= after
+    (finding,) = found(gradient_spike, columns)
+    assert "Inspect the batch of step 300" in finding.remedy
