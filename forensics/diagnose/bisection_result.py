@@ -193,6 +193,7 @@ class WhatIf:
         note: what follows from it, or why it could not be tried.
         stays: what steps are that are not bad, in words: ``finite``, or for a condition that was
             asked for such as ``loss at most 10``.
+        comes_again: later steps that the same samples came again in, and were left out of, too.
     """
 
     change: str
@@ -202,6 +203,7 @@ class WhatIf:
     first_bad_step: int | None = None
     note: str = ""
     stays: str = "finite"
+    comes_again: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,7 +191,8 @@ def _proven(
         finite.pop(WITHOUT_SAMPLES, None)
         finite.pop(WITHOUT_BATCH, None)
     if WITHOUT_SAMPLES in finite:
-        yield (f"Leave {leave} of step {step:,}: {_carries_on(finite[WITHOUT_SAMPLES], step)}.")
+        trial = finite[WITHOUT_SAMPLES]
+        yield f"Leave {leave} of step {step:,}{_again(trial)}: {_carries_on(trial, step)}."
     elif WITHOUT_BATCH in finite:
         yield f"Skip the batch of step {step:,}: {_carries_on(finite[WITHOUT_BATCH], step)}."
     but = ", but does not stop the growth" if growth is not None else ""
@@ -207,6 +208,13 @@ def _proven(
             yield (
                 f"{_capital(change)} from step {trial.from_step:,} on: {_carries_on(trial, step)}."
             )
+
+
+def _again(trial: WhatIf) -> str:
+    """The later steps that the samples come again in."""
+    shown = ", ".join(f"{step:,}" for step in trial.comes_again[:4])
+    more = " and more" if len(trial.comes_again) > 4 else ""
+    return f", and wherever the same comes again (step {shown}{more})" if shown else ""
 
 
 def _goes_no_further(table: Sequence[WhatIf], step: int) -> bool:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from forensics.diagnose.bisection_result import FaultKind, Origin, WhatIf
 from forensics.errors import NotReplayableError
 from forensics.record.assembly import told as in_a_line
-from forensics.replay.proof.trial_plans import Plan, as_it_was, early_plans, plans, precisions
+from forensics.replay.proof.coming_again import without_them_later
+from forensics.replay.proof.trial_plans import (
+    WITHOUT_SAMPLES,
+    Plan,
+    as_it_was,
+    early_plans,
+    plans,
+    precisions,
+)
 from forensics.replay.rerun.changes import Changes
 from forensics.replay.rerun.memory_state import MemoryState
 from forensics.replay.rerun.replayed_step import ReplayedStep
@@ -71,9 +80,16 @@ def what_if(
     found: list[WhatIf] = []
     for plan in chosen:
         if not any(trial.finite and trial.change in plan.needless for trial in found):
-            session.restore(before)
-            found.append(_try(session, plan, rules))
+            found.append(_from_here(session, before, plan, rules))
+            if plan.change == WITHOUT_SAMPLES:
+                anew = partial(_from_here, session, before, rules=rules)
+                found[-1] = without_them_later(session, plan, found[-1], samples, anew)
     return tuple(found)
+
+
+def _from_here(session: Session, before: MemoryState, plan: Plan, rules: _Rules) -> WhatIf:
+    session.restore(before)
+    return _try(session, plan, rules)
 
 
 def what_if_from(

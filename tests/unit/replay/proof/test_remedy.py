@@ -115,6 +115,13 @@ def test_fp64_bad_in_an_fp32_run_is_mathematics() -> None:
     assert "It is mathematics, not rounding: fp64 goes bad, too." in told
 
 
+def test_a_sample_that_comes_again_is_left_out_each_time() -> None:
+    trial = replace(_trial(WITHOUT_SAMPLES, True), comes_again=(120, 140))
+    told = remedies(_origin(), None, (trial,), first_bad_step=100, samples=(7,))
+    whence = "Leave sample 7 out of the batch of step 100, and wherever the same comes again"
+    assert told[0].startswith(f"{whence} (step 120, 140): the run stays finite, proven for 50")
+
+
 def test_a_guilty_sample_is_left_out_first() -> None:
     table = (_trial(FP32, True), _trial(WITHOUT_SAMPLES, True))
     told = remedies(_origin(), None, table, first_bad_step=100, samples=(7, 9))
