@@ -115,7 +115,7 @@ def finite_on_all(signals: Signals, row: int) -> bool:
 
 
 def unheard_ranks(signals: Signals, row: int) -> str:
-    """What cannot be told of a bad row because rank 0 alone recorded; empty where others did."""
+    """What cannot be told of a bad row because rank 0 alone has a log; empty where others do."""
     count = rank_count(signals)
     if count == 1 or any(len(table) for table in signals.run.ranks):
         return ""
@@ -128,7 +128,7 @@ def unheard_ranks(signals: Signals, row: int) -> str:
         told += " one cannot be told"
     else:
         told = "which rank was bad cannot be told"
-    return f"Only rank 0 of {count:,} recorded: {told}. {ask}"
+    return f"Of {count:,} ranks only rank 0 has a log: {told}. {ask}"
 
 
 def everyone(ranks: int) -> str:

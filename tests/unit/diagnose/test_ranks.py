@@ -136,4 +136,6 @@ def test_a_report_says_that_rank_zero_alone_recorded() -> None:
     own["loss"] = np.where(rows <= BAD, 2.0, np.nan)
     diagnosis = diagnose(run(own, zero=rank_log(0), world_size=2).run)
     (told,) = [text for text in diagnosis.verdict.undecided if "rank" in text]
-    assert told.startswith("Only rank 0 of 2 recorded: its own gradient is finite at step 120")
+    assert told.startswith(
+        "Of 2 ranks only rank 0 has a log: its own gradient is finite at step 120"
+    )
