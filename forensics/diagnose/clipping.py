@@ -169,7 +169,7 @@ def quantiles(signals: Signals, inside: BoolArray) -> str:
     sound[judged_rows(signals)] = True
     sound &= inside
     most = np.count_nonzero(sound) * 2 > np.count_nonzero(inside)
-    told = finite_percentiles(signals.norm[sound if most else inside], (50, 90, 99))
+    told = finite_percentiles(signals.norm, (50, 90, 99), among=sound if most else inside)
     if told is None:
         return ""
     return f"; norm quantiles 50/90/99 %: {', '.join(number(value) for value in told)}"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from forensics.diagnose.blocks import blocks
-from forensics.runlog.steps import FloatArray
+from forensics.frozen import dataclass
+from forensics.runlog.steps import BoolArray, FloatArray
 
 _SAMPLE = 8192
 _SIGMAS = 6.0
@@ -15,29 +16,51 @@ _SIGMAS = 6.0
 _LARGEST = float(np.finfo(np.float64).max)
 
 
-def finite_percentiles(values: FloatArray, percents: Sequence[float]) -> list[float] | None:
+def finite_percentiles(
+    values: FloatArray, percents: Sequence[float], among: BoolArray | None = None
+) -> list[float] | None:
     """Percentiles of the finite values, as ``np.percentile`` gives them; None for fewer than 20.
 
     A sorted sample brackets each percentile; only what lies within a bracket is gathered and
     partitioned. Where a bracket misses, all is.
+
+    Args:
+        values: shape (N,).
+        percents: from 0 to 100.
+        among: which of them count, shape (N,); all by default.
     """
-    count = sum(int(np.count_nonzero(np.isfinite(piece))) for piece in _pieces(values))
+    chosen = _Chosen(values, among)
+    count = sum(int(np.count_nonzero(np.isfinite(piece))) for piece in chosen.pieces())
     if count < 20:
         return None
-    thinned = values[:: max(1, len(values) // _SAMPLE)]
+    thinned = chosen.thinned()
     sample = np.sort(thinned[np.isfinite(thinned)])
-    return [_percentile(values, count, percent, sample) for percent in percents]
+    return [_percentile(chosen, count, percent, sample) for percent in percents]
 
 
-def _pieces(values: FloatArray) -> Iterator[FloatArray]:
-    return (values[rows] for rows in blocks(len(values)))
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """Some values of a series, without a copy of them."""
+
+    values: FloatArray
+    among: BoolArray | None
+
+    def pieces(self) -> Iterator[FloatArray]:
+        """All of them, in order."""
+        for rows in blocks(len(self.values)):
+            yield self.values[rows] if self.among is None else self.values[rows][self.among[rows]]
+
+    def thinned(self) -> FloatArray:
+        """Some of them, evenly from all of the series."""
+        every = slice(None, None, max(1, len(self.values) // _SAMPLE))
+        return self.values[every] if self.among is None else self.values[every][self.among[every]]
 
 
-def _percentile(values: FloatArray, count: int, percent: float, sample: FloatArray) -> float:
+def _percentile(chosen: _Chosen, count: int, percent: float, sample: FloatArray) -> float:
     place = (count - 1) * (percent / 100)
     low = int(place)
     high = min(low + 1, count - 1)
-    a, b = _in_order(values, low, high, *_bracket(sample, percent / 100))
+    a, b = _in_order(chosen, low, high, *_bracket(sample, percent / 100))
     share = place - low
     return a + (b - a) * share if share < 0.5 else b - (b - a) * (1 - share)
 
@@ -56,15 +79,15 @@ def _bracket(sample: FloatArray, rank: float) -> tuple[float, float]:
 
 
 def _in_order(
-    values: FloatArray, low: int, high: int, least: float, most: float
+    chosen: _Chosen, low: int, high: int, least: float, most: float
 ) -> tuple[float, float]:
     """The finite values of two ranks, looked for between ``least`` and ``most``."""
     below, inside = 0, []
-    for piece in _pieces(values):
+    for piece in chosen.pieces():
         below += int(np.count_nonzero((piece < least) & (piece >= -_LARGEST)))
         inside.append(piece[(piece >= least) & (piece <= most)])
     near = np.concatenate(inside)
     if not below <= low <= high < below + len(near):
-        return _in_order(values, low, high, -_LARGEST, _LARGEST)
+        return _in_order(chosen, low, high, -_LARGEST, _LARGEST)
     near.partition((low - below, high - below))
     return float(near[low - below]), float(near[high - below])

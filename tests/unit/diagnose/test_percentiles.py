@@ -35,3 +35,12 @@ def test_percentiles_of_a_long_series_with_gaps(order: str) -> None:
 def test_too_few_values_have_no_percentiles() -> None:
     assert finite_percentiles(np.full(1000, np.nan), PERCENTS) is None
     assert finite_percentiles(np.arange(19.0), PERCENTS) is None
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 1.0])
+def test_of_some_of_the_values(share):
+    rng = np.random.default_rng(3)
+    values, among = rng.lognormal(size=200_000), rng.random(200_000) < share
+    values[::7] = np.inf
+    told = finite_percentiles(values, PERCENTS, among)
+    assert told == np.percentile(values[among & np.isfinite(values)], PERCENTS).tolist()
