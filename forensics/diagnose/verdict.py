@@ -71,7 +71,7 @@ def weigh(
     chain = tuple(findings[i] for i in consequences)
     return Verdict(
         status=Status.FAULTY,
-        summary=_summary(findings[root], chain),
+        summary=_summary(findings[root], chain) + _as_the_log_counts(signals, findings[root]),
         root=root,
         consequences=tuple(consequences),
         unrelated=rest,
@@ -228,6 +228,15 @@ def _whose_skips(signals: Signals) -> str:
     for_the_loss = bool((signals.skipped & signals.loss_bad).any())
     scaled = signals.precision not in ("fp32", "bf16")
     return ": the loss scaler at work" if scaled and not for_the_loss else ""
+
+
+def _as_the_log_counts(signals: Signals, root: Finding) -> str:
+    """Where that is in the log's own words, where its steps are numbered through; else empty."""
+    facts = signals.table.facts
+    if facts is None or facts.epoch_count is None:
+        return ""
+    step = root.first_step
+    return f" In the log's own count step {step:,} is {facts.epoch_count.told(step)}."
 
 
 def _summary(root: Finding, chain: tuple[Finding, ...]) -> str:

@@ -43,6 +43,27 @@ class ScalerHints:
     floor: float | None = None
 
 
+@dataclass(frozen=True)
+class EpochCount:
+    """How the lines of a log count where steps are numbered through over its epochs.
+
+    Attributes:
+        first: the epoch of the first line.
+        length: what an epoch counts to.
+        from_zero: does it count from 0, or from 1?
+    """
+
+    first: int
+    length: int
+    from_zero: bool
+
+    def told(self, step: int) -> str:
+        """A step as the log counts it: ``epoch 2, 32,000 of 60,000``."""
+        epochs, at = divmod(step - (not self.from_zero), self.length)
+        at += not self.from_zero
+        return f"epoch {self.first + epochs:,}, {at:,} of {self.length:,}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogFacts:
     """What an importer learned of a log.
@@ -52,6 +73,7 @@ class LogFacts:
         reason: what it was recognised by.
         interval: steps that a row stands for; None where the distance of the rows tells.
         unit: what the numbers of the rows count: ``step``, or ``epoch`` where each row is one.
+        epoch_count: how its lines count, where the steps are numbered through over the epochs.
         step_base: 0 or 1, the number of the first step in this log; None where unknown.
         meanings: by column, what its values say of the steps that a row covers.
         loss_filtered: does the writer leave NaN and Inf out of the mean that it logs as the loss,
@@ -72,6 +94,7 @@ class LogFacts:
     reason: str = ""
     interval: int | None = None
     unit: str = PER_STEP
+    epoch_count: EpochCount | None = None
     step_base: int | None = None
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
     loss_filtered: bool = False

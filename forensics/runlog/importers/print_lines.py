@@ -113,7 +113,7 @@ def read_lines(source: LogSource, name: str) -> StepTable:
     overflows = OverflowNotes()
     found = _told_apart(_without_stale(_with_pairs(list(_found(source, overflows)))))
     main = _main(found)
-    steps, epochs, note = numbered(_counts([row for row in found if main(row)]))
+    steps, epochs, note, own = numbered(_counts([row for row in found if main(row)]))
     rows = Rows(source.log)
     _fill(rows, found, steps, main)
     if overflows.count and len(rows):
@@ -122,6 +122,7 @@ def read_lines(source: LogSource, name: str) -> StepTable:
     facts = LogFacts(
         unit=PER_EPOCH if epochs else PER_STEP,
         interval=1 if epochs else None,
+        epoch_count=own,
         notes=tuple(text for text in (note, "" if epochs else samples) if text),
         unknown=() if "grad_l2_pre_clip" in there else ("gradient norms",),
     )

@@ -128,6 +128,7 @@ def _merged(facts: Sequence[LogFacts], note: str) -> LogFacts:
         confidence=doubtful.confidence,
         reason=doubtful.reason,
         interval=facts[0].interval if len({one.interval for one in facts}) == 1 else None,
+        epoch_count=None,  # each file counts from its own first epoch
         step_base=facts[0].step_base,
         meanings={name: meaning for one in facts for name, meaning in one.meanings.items()},
         loss_filtered=any(one.loss_filtered for one in facts),

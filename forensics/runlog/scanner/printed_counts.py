@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from forensics.runlog.log_facts import EpochCount
 from forensics.runlog.scanner.epoch_steps import EpochSteps
 
 _FEWEST = 3
@@ -49,11 +50,15 @@ class Count(NamedTuple):
 
 
 class Numbering(NamedTuple):
-    """What the rows are called: their steps, whether those are epochs, and what was inferred."""
+    """What the rows are called: their steps, whether those are epochs, and what was inferred.
+
+    Where they are numbered through ``own`` says how the lines count.
+    """
 
     steps: list[int]
     epochs: bool
     note: str
+    own: EpochCount | None = None
 
 
 def numbered(counts: Sequence[Count]) -> Numbering:
@@ -86,7 +91,9 @@ def numbered(counts: Sequence[Count]) -> Numbering:
     if total is None:
         return Numbering(_seen(counts, at, epochs), False, ANEW)
     if by_epoch:
-        return Numbering(_through(at, epochs, total), False, _length(total))
+        # Where both 0 and the length are printed, one step has two names.
+        own = EpochCount(epochs[0], total, 0 in at) if not {0, total} <= set(at) else None
+        return Numbering(_through(at, epochs, total), False, _length(total), own)
     return Numbering(_through(at, _rounds(at), total), False, _length(total))
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from forensics.runlog.log_facts import PER_EPOCH
+from forensics.diagnose.engine import diagnose
+from forensics.runlog.log_facts import PER_EPOCH, EpochCount
+from forensics.runlog.run import load_run
 from forensics.runlog.scanner.printed_counts import UNNUMBERED
 from forensics.runlog.steps import StepTable
 from tests.unit.runlog.importers.logs import column, read, same
@@ -116,3 +118,37 @@ def test_one_step_of_several_processes_stays_one(tmp_path: Path) -> None:
 def test_a_count_in_brackets_goes_before_a_number_behind_the_loss(tmp_path: Path) -> None:
     text = "".join(f"[{n}/90] loss 5 0.25\n" for n in range(1, 9))
     assert of_prints(tmp_path, text).step.tolist() == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("batches", "last", "told"),
+    [
+        (range(0, 60, 10), 50, "epoch 3, 20 of 60"),  # from 0, as PyTorch's examples do
+        (range(10, 61, 10), 60, "epoch 3, 20 of 60"),
+        (range(0, 61, 20), 60, ""),  # the last of an epoch is the 0 of the next
+    ],
+)
+def test_a_step_that_is_numbered_through_is_told_as_the_log_counts(
+    tmp_path: Path, batches: range, last: int, told: str
+) -> None:
+    text = "".join(
+        f"Train Epoch: {epoch} [{at}/60 ({at * 100 // 60}%)]\tLoss: "
+        f"{'nan' if (epoch, at) >= (3, 20) else 2.0 + at / 1000}\n"
+        for epoch in range(1, 5)
+        for at in batches
+    )
+    table = of_prints(tmp_path, text)
+    assert table.facts is not None
+    count = table.facts.epoch_count
+    assert (count.told(140) if count else "") == told
+    report = diagnose(load_run(tmp_path / "it.log"))
+    words = f"In the log's own count step 140 is {told}."
+    assert (words in report.verdict.summary) == bool(told)
+    if count:
+        assert count.told(60 + last) == f"epoch 2, {last} of 60"
+
+
+def test_the_first_epoch_of_the_count_need_not_be_the_first() -> None:
+    assert EpochCount(7, 100, from_zero=True).told(100) == "epoch 8, 0 of 100"
+    assert EpochCount(7, 100, from_zero=False).told(100) == "epoch 7, 100 of 100"
+    assert EpochCount(1, 60_000, from_zero=True).told(92_000) == "epoch 2, 32,000 of 60,000"
