@@ -51,5 +51,7 @@ def test_effort_grows_as_the_text_does(name: str, tmp_path: Path) -> None:
         piece = piece_of(SAMPLES[name].encode()) or b"x"
         taken = seconds(path, name, piece, 4 * SIZE)
         if taken > LITTLE:
+            # Once more: the first one may have imported what nothing in this process had yet.
+            taken = min(taken, seconds(path, name, piece, 4 * SIZE))
             before = seconds(path, name, piece, SIZE)
             assert taken < TOO_MUCH * before, f"{what}: {before:.2f} s, then {taken:.2f} s"
