@@ -54,7 +54,8 @@ def test_a_fault_that_is_over_may_leave_damage(tmp_path: Path) -> None:
     result = quick(recorded("nan-applied", tmp_path / "run", 10, steps=50))
     assert result.persistence is Persistence.TRANSIENT
     assert result.damaged
-    assert "its damage stays" in again(result)
+    assert result.damage_stayed
+    assert "the run took it, and its damage stayed" in again(result)
 
 
 def test_a_recipe_of_another_name_is_said(copy: Path) -> None:
