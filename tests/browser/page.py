@@ -114,5 +114,10 @@ class Page:
 
     def screenshot(self) -> Image.Image:
         """What the window shows, as a picture."""
-        shot = self.cdp("Page.captureScreenshot")
+        from selenium.common.exceptions import TimeoutException
+
+        try:
+            shot = self.cdp("Page.captureScreenshot")
+        except TimeoutException:  # a busy machine had not put the page in its place yet
+            shot = self.cdp("Page.captureScreenshot")
         return Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
