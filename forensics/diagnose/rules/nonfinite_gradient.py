@@ -12,7 +12,7 @@ Why it matters
     step is lost, and the operation that made it will do so again.
 
     Where the logger leaves NaN out of its mean of the loss (the Hugging Face Trainer's
-    ``logging_nan_inf_filter``) a finite loss proves nothing, so the cause stays open.
+    logging_nan_inf_filter) a finite loss proves nothing, so the cause stays open.
 
 Evidence
     The norm and the loss around the first bad step.
