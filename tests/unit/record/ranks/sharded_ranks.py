@@ -12,7 +12,6 @@ import copy
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -42,25 +41,10 @@ from torch.distributed.tensor.parallel import (
 from forensics import Recorder
 from forensics.record.ranks import agreement, sharded_checkpoints, sharded_norms
 
-PROJECT = Path(__file__).parents[4]
 SECONDS = 300
 BAD, STEPS = 4, 7
 SILENT_S = 10.0
 """Seconds that a stopped rank is waited for; on a busy machine the ranks of a pair lie apart."""
-
-
-def launch(folder: Path) -> None:
-    """Run all scenarios; what they print is in ``output.txt``."""
-    with (folder / "output.txt").open("w") as output:
-        subprocess.run(
-            [sys.executable, "-m", "tests.unit.record.ranks.sharded_ranks", str(folder)],
-            cwd=PROJECT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=output,
-            timeout=SECONDS,
-            check=True,
-        )
 
 
 # -- models -------------------------------------------------------------------------------------

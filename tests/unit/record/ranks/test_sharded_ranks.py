@@ -21,7 +21,8 @@ from forensics.replay.bisection import State
 from forensics.replay.checkpoint_health import examine_state, judge_state
 from forensics.runlog.checkpoint_files import bad_tensors
 from forensics.runlog.run import Run, load_run
-from tests.unit.record.ranks.sharded_ranks import BAD, STEPS, Block, launch, plain_model
+from tests.unit.record.ranks.launching import launch
+from tests.unit.record.ranks.sharded_ranks import BAD, STEPS, Block, plain_model
 
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"]
 
@@ -30,7 +31,7 @@ NAMES = ["0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What all ranks recorded: made once for the file."""
     folder = tmp_path_factory.mktemp("sharded")
-    launch(folder)
+    launch("record.ranks.sharded_ranks", folder)
     return folder
 
 

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -29,23 +28,7 @@ from forensics import Recorder
 from forensics.record.ranks import MeasuringHook
 from tests.unit.record.ranks import ranks_recipe
 
-PROJECT = Path(__file__).parents[4]
-SECONDS = 400
 BAD = 6
-
-
-def launch(folder: Path) -> None:
-    """Run every scenario on two ranks, each in a folder of its name; what they print is beside."""
-    with (folder / "output.txt").open("w") as output:
-        subprocess.run(
-            [sys.executable, "-m", "tests.unit.record.ranks.two_ranks", str(folder)],
-            cwd=PROJECT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=output,
-            timeout=SECONDS,
-            check=True,
-        )
 
 
 def model() -> nn.Module:

@@ -12,8 +12,9 @@ from torch import nn
 from forensics import load_run
 from forensics.runlog.run import Run
 from forensics.runlog.steps import StepTable
+from tests.unit.record.ranks.launching import launch
 from tests.unit.record.ranks.two_ranks import data, model
-from tests.unit.record.trainers.two_trainer_ranks import ACCUMULATION, BAD, STEPS, launch
+from tests.unit.record.trainers.two_trainer_ranks import ACCUMULATION, BAD, STEPS
 
 for package in ("accelerate", "transformers", "lightning"):
     pytest.importorskip(package)
@@ -32,7 +33,7 @@ TRAINED = (
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with a run a scenario."""
     folder = tmp_path_factory.mktemp("trainer-ranks")
-    launch(folder)
+    launch("record.trainers.two_trainer_ranks", folder)
     return folder
 
 

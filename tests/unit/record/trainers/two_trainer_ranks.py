@@ -6,7 +6,6 @@ python -m tests.unit.record.trainers.two_trainer_ranks FOLDER
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -15,23 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.unit.record.ranks.two_ranks import PROJECT, SECONDS, data, free_ports, model
+from tests.unit.record.ranks.two_ranks import data, free_ports, model
 
 STEPS, ACCUMULATION, BAD = 10, 2, 7
-
-
-def launch(folder: Path) -> None:
-    """Run every scenario on two ranks, each in a folder of its name; what they print is beside."""
-    with (folder / "output.txt").open("w") as output:
-        subprocess.run(
-            [sys.executable, "-m", "tests.unit.record.trainers.two_trainer_ranks", str(folder)],
-            cwd=PROJECT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=output,
-            stderr=output,
-            timeout=SECONDS,
-            check=True,
-        )
 
 
 def rank() -> int:

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -25,7 +24,6 @@ from tests.unit.replay.ranks import faulty_ranks
 from tests.unit.replay.ranks.faulty_ranks import STOP
 from tests.unit.replay.ranks.sharded_loop import record_sharded
 
-PROJECT = Path(__file__).parents[4]
 SECONDS = 150
 Command = Callable[..., None]
 FAULTS = ("healthy", "nan-batch", "logarithm", "division", "gradient", "overflow", "average")
@@ -33,17 +31,6 @@ FURTHER = 1
 SHARDED = {"nan-batch": True, "wears-out": False}
 """Faults that are recorded under ``fully_shard``, too, and whether a bad step is left out there."""
 STOPPED = {"killed": (1, signal.SIGKILL), "interrupted": (0, signal.SIGINT)}
-
-
-def launch(folder: Path) -> None:
-    """Run everything; what the ranks print lies beside."""
-    subprocess.run(
-        [sys.executable, "-m", "tests.unit.replay.ranks.bisecting", str(folder)],
-        cwd=PROJECT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=4 * SECONDS,
-        check=True,
-    )
 
 
 def recipe_of(fault: str) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.replay.ranks.bisecting import launch
+from tests.unit.record.ranks.launching import launch
 
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with a run a fault, and beside each scenario what its ranks printed."""
     folder = tmp_path_factory.mktemp("bisecting-ranks")
-    launch(folder)
+    launch("replay.ranks.bisecting", folder)
     return folder
