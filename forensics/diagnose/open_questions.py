@@ -58,7 +58,8 @@ def open_questions(
     rules = {f.rule for f in findings if f.first_step == root.first_step}
     questions = []
     alone = unheard_ranks(signals, row) if root.rule in _NONFINITE and row < len(signals) else ""
-    if row == 0 and root.rule in ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter"):
+    begins_bad = ("nonfinite-loss", "nonfinite-gradient", "nonfinite-parameter")
+    if row == 0 and len(signals) and root.rule in begins_bad:  # snapshots may be all that is left
         questions.append(_from_the_start(signals))
     elif root.rule == "nonfinite-loss" and _calm(signals, row):
         questions.append(_loss_question(signals, root))
