@@ -16,6 +16,10 @@ settings.load_profile("new" if os.environ.get("FORENSICS_FULL") else "same")
 # Two torch threads a process on two busy cores wait for each other: 20 times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Hundreds of tests start a Python of their own. Where none may keep what it has compiled, each
+# compiles the package anew: a quarter of the time of those tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--renew``: write the golden files anew instead of comparing with them."""
