@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -22,6 +23,8 @@ _KEPT = 1 << 20
 _WHOLE = 4 << 20
 """Bytes up to which a file of columns is fetched whole, once a column of it is asked for: as many
 come in the time that another request takes."""
+_MARK = 8
+"""Bytes of the mark at the end of a part that is still to come."""
 _ALL_KEPT = 128 << 20
 """Bytes of all kept parts of all objects."""
 
@@ -43,7 +46,7 @@ class RemoteObject:
         self._file: Any = None
         self._tag: object = None
         self._parts = 0
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self.kept: dict[int, bytes] = {}
 
     @property
@@ -69,7 +72,6 @@ class RemoteObject:
         data = self._have(start, stop)
         if data is None:
             data = self._get(start, stop)
-            self._see_its_end(data, stop)
             if len(data) <= _KEPT and (start == 0 or stop == self.size):
                 _CACHE.keep(self, start, data)
         return data
@@ -110,7 +112,9 @@ class RemoteObject:
     def _get(self, start: int, stop: int) -> bytes:
         try:
             with PATIENCE.asked(self._uri):
-                data = bytes(self._file.read_at(stop - start, start))
+                data = self._filled(start, stop)
+        except StoreError:
+            raise
         except Exception as error:
             # The answer to a part says not why there is none; a look at the object does.
             if _tag_of(self._store.opened(self._key)) != self._tag:
@@ -122,11 +126,24 @@ class RemoteObject:
             raise self._changed()
         return data
 
-    def _see_its_end(self, data: bytes, stop: int) -> None:
-        """Arrow leaves zeros where a server gave less than it was asked for, and says nothing."""
-        if len(data) > 1 and data[-1] == 0 and self._get(stop - 1, stop) != b"\0":
+    def _filled(self, start: int, stop: int) -> bytes:
+        """The bytes of a part.
+
+        Where a server gives fewer than it is asked for Arrow says nothing, and leaves what was in
+        memory before. So the end of the part holds a mark that no object holds by chance.
+        """
+        part = bytearray(stop - start)
+        mark = os.urandom(_MARK)
+        part[-_MARK:] = mark[: len(part)]
+        with self._reading:  # it goes by the file's place
+            self._file.seek(start)
+            count = self._file.readinto(part)
+        if len(part) >= _MARK and part.endswith(mark):
+            if _tag_of(self._store.opened(self._key)) != self._tag:
+                raise self._changed()
             what = "gives less of an object than it is asked for"
             raise StoreError(what, where=self._uri, hint="is there a proxy between?")
+        return bytes(memoryview(part)[:count])
 
     def _changed(self) -> StoreError:
         return StoreError("changed while it was read", where=self._uri, hint="read it again")
