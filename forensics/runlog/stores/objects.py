@@ -106,7 +106,7 @@ class RemoteObject:
         """
         if self._parts > 1:
             self._parts = 0
-            if _tag_of(self._store.opened(self._key)) != self._tag:
+            if self._has_changed():
                 raise self._changed()
 
     def _get(self, start: int, stop: int) -> bytes:
@@ -117,7 +117,7 @@ class RemoteObject:
             raise
         except Exception as error:
             # The answer to a part says not why there is none; a look at the object does.
-            if _tag_of(self._store.opened(self._key)) != self._tag:
+            if self._has_changed():
                 raise self._changed() from error
             raise as_store_error(error, self._uri.partition("://")[0], self._uri) from error
         TRAFFIC.count(len(data))
@@ -139,11 +139,15 @@ class RemoteObject:
             self._file.seek(start)
             count = self._file.readinto(part)
         if len(part) >= _MARK and part.endswith(mark):
-            if _tag_of(self._store.opened(self._key)) != self._tag:
+            if self._has_changed():
                 raise self._changed()
             what = "gives less of an object than it is asked for"
             raise StoreError(what, where=self._uri, hint="is there a proxy between?")
         return bytes(memoryview(part)[:count])
+
+    def _has_changed(self) -> bool:
+        """Is it another object now than the one that was opened? Asks the store."""
+        return _tag_of(self._store.opened(self._key)) != self._tag
 
     def _changed(self) -> StoreError:
         return StoreError("changed while it was read", where=self._uri, hint="read it again")
